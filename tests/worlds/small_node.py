@@ -6,8 +6,9 @@ With ``KILL_AT=N`` in its environment it kills itself (SIGKILL) at the Nth durab
 ``KILL_EFFECT=N`` after the Nth effect of commands on renditions, or the Nth step in which a mirror follows them.
 With ``KILL_FINALIZER=before`` or ``after`` it kills itself when what a deleted resource made is to be undone, or when
 that is done and not noted yet.
-With ``KILL_LASTING=N`` it, or ``odfctl`` in its place, kills itself at the Nth of all its steps that last: each sync,
-each change of the names of files and folders, each script of a migration. It says what that step is.
+With ``STOP_LASTING=FIFO`` it, or ``odfctl`` in its place, stops (SIGSTOP) before each of its steps that last: each
+sync, each change of the names of files and folders, each script of a migration. It says there what that step is.
+Whoever reads that looks at what a kill would leave now, and has it go on (``follow_steps``).
 With ``NAME_SECONDS=N`` it signs names of IPFS for so long, and again after a third of it.
 """
 
@@ -17,8 +18,9 @@ import itertools
 import os
 import signal
 import sys
+import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Final
@@ -44,7 +46,6 @@ NAMING: Final = frozenset(
     {"os.mkdir", "os.rename", "os.link", "os.remove", "os.rmdir", "os.truncate", "shutil.copyfile"}
 )
 """What Python tells of when a name of a file or folder changes, or a file is copied."""
-LAST_STEP: Final = "dies at: "
 
 
 @contextmanager
@@ -75,33 +76,55 @@ def build_node(settings: Settings, context: Context) -> Iterator[Assembly]:
 
 
 @contextmanager
-def killed_at_what_lasts() -> Iterator[None]:
-    """``KILL_LASTING``; see the module."""
-    at = int(os.environ.get("KILL_LASTING", 0))
-    if not at:
+def stopped_at_what_lasts() -> Iterator[None]:
+    """``STOP_LASTING``; see the module."""
+    told = os.environ.get("STOP_LASTING")
+    if not told:
         yield
         return
-    count = killing(at, tells=True)
+    lock = threading.Lock()
+    pipe = os.open(told, os.O_WRONLY)
+
+    def stop(what: str) -> None:
+        with lock:  # of two threads that are at a step, the other one comes to it later
+            os.write(pipe, f"{what}\n".encode())
+            signal.pthread_kill(threading.get_ident(), signal.SIGSTOP)  # it returns when all threads go on
+
     run = Database._run
 
     def run_script(self: Database, connection: Any, room: str, script: Any) -> None:
-        count(f"migrates {room}")
+        stop(f"migrates {room}")
         run(self, connection, room, script)
 
     Database._run = run_script  # type: ignore[method-assign,assignment]
-    sys.addaudithook(lambda event, _: count(event) if event in NAMING else None)
-    with each_sync(lambda what: count(f"syncs {what.name}" if isinstance(what, Path) else "syncs")):
+    sys.addaudithook(lambda event, _: stop(event) if event in NAMING else None)
+    with each_sync(lambda what: stop(f"syncs {what.name}" if isinstance(what, Path) else "syncs")):
         yield
 
 
-def killing(at: int, *, tells: bool = False) -> Callable[[str], None]:
+def follow_steps(fifo: Path, pid_of: Callable[[], int]) -> Iterator[str]:
+    """Yields the steps of a process that has ``STOP_LASTING``, which is stopped meanwhile, until it ends."""
+    with fifo.open() as told, suppress(ProcessLookupError, FileNotFoundError):  # it is killed at the end
+        for line in told:
+            pid = pid_of()
+            while not is_stopped(pid):  # it is a few instructions away
+                os.sched_yield()
+            yield line.rstrip("\n")
+            os.kill(pid, signal.SIGCONT)
+
+
+def is_stopped(pid: int) -> bool:
+    """Whether no thread of a process runs."""
+    stats = [(task / "stat").read_text() for task in Path(f"/proc/{pid}/task").iterdir()]
+    return all(each.rpartition(") ")[2].startswith("T") for each in stats)
+
+
+def killing(at: int) -> Callable[[str], None]:
     """Counts steps, and is the last thing that this process does at the one."""
     steps = itertools.count(1)
 
-    def step(what: str) -> None:
+    def step(_what: str) -> None:
         if next(steps) == at:
-            if tells:
-                os.write(2, f"{LAST_STEP}{what}\n".encode())
             os.kill(os.getpid(), signal.SIGKILL)
 
     return step
@@ -163,11 +186,11 @@ def _kill_in_moves(step: Callable[[str], None]) -> None:
 def odfd(words: Sequence[str] | None = None) -> None:
     """The program, with ``build_node`` in place of the node's own."""
     main.SERVICES = __name__
-    with killed_at_what_lasts():
+    with stopped_at_what_lasts():
         sys.exit(main.main(words))
 
 
 def odfctl(_words: Sequence[str]) -> None:
     """The command line, with the words of ``sys.argv``."""
-    with killed_at_what_lasts():
+    with stopped_at_what_lasts():
         sys.exit(start())

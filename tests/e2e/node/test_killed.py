@@ -5,12 +5,13 @@ from __future__ import annotations
 import hashlib
 import os
 import random
+import shutil
 import signal
 import sqlite3
 import tarfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
-from itertools import count
 from pathlib import Path
 from typing import Any, Final
 
@@ -30,7 +31,7 @@ from worlds.forked import Forking
 from worlds.kamu_program import SECRETS, Node, started
 from worlds.manifests import BOTH
 from worlds.ports import free_port
-from worlds.small_node import LAST_STEP
+from worlds.small_node import follow_steps
 
 # ``kill -9`` at durable steps of pulling and mirroring: the next start finds all well, and work goes on.
 
@@ -421,9 +422,9 @@ def test_a_crossing_survives_the_death_of_each_side(make_daemon: Callable[..., A
         assert daemon.stop() == 0
 
 
-# ``kill -9`` at each step that lasts of a restore, and of the first start on a state of an older version. Steps are
-# counted, and a process dies at each of them, until one comes to its end. Work goes on once from each state that is
-# left on the disk: all steps within one transaction leave the same.
+# What ``kill -9`` leaves at each step that lasts of a restore, and of the first start on a state of an older version. A
+# process is stopped at each of them, as a kill would, and what lies on the disk then is copied. Work goes on once from
+# each state that is left there: all steps within one transaction leave the same.
 
 
 KEPT: Final = Path(__file__).parents[2] / "golden" / "state"
@@ -457,10 +458,21 @@ def content(state: Path) -> Any:
     return {name: each for name, each in files_in(state).items() if not name.startswith(DATABASE)}, rows
 
 
-def died_at(process: Any, log: Path) -> str:
-    """The step that was its last."""
-    assert process.wait(PATIENCE) == -signal.SIGKILL, log.read_text()
-    return log.read_text().rpartition(LAST_STEP)[2].strip()
+def copies_of_steps(steps: Iterable[str], whole: Path, copies: Path) -> tuple[list[str], list[Path]]:
+    """Copies what a folder of a process holds at its steps, each content once. Returns the steps, and the copies."""
+    names: list[str] = []
+    found: dict[frozenset[tuple[str, str]], Path] = {}
+    for name in steps:
+        names.append(name)
+        left = frozenset(files_in(whole).items())
+        if left not in found:
+            found[left] = copies / f"{len(names)}"
+            shutil.copytree(whole, found[left], symlinks=True, ignore=sockets_in)
+    return names, list(found.values())
+
+
+def sockets_in(folder: str, names: list[str]) -> list[str]:
+    return [name for name in names if Path(folder, name).is_socket()]
 
 
 def outcome(daemon: Any) -> Any:
@@ -484,7 +496,9 @@ def outcome(daemon: Any) -> Any:
     [OLD, pytest.param(KEPT / "before-one-store.tar.gz", marks=pytest.mark.nightly)],
     ids=lambda old: old.name.partition(".")[0],
 )
-def test_an_upgrade_that_is_killed_anywhere_ends_as_one_that_is_not(make_daemon: Callable[..., Any], old: Path) -> None:
+def test_an_upgrade_that_is_killed_anywhere_ends_as_one_that_is_not(
+    make_daemon: Callable[..., Any], tmp_path: Path, old: Path
+) -> None:
     def node(name: str, **environ: str) -> Any:
         made = make_daemon(name, small=True, **environ)
         unpack(made.state, old)
@@ -493,25 +507,32 @@ def test_an_upgrade_that_is_killed_anywhere_ends_as_one_that_is_not(make_daemon:
     whole = node("whole")
     changes = table_changes(whole.state)
     wanted = outcome(whole.start())
-    steps: list[str] = []
-    seen: set[frozenset[tuple[str, str]]] = set()
-    for step in count(1):
-        daemon = node(f"{step}", KILL_LASTING=str(step))
-        if daemon.gets_ready() and daemon.said("get", "all").code == 0:
-            break
-        steps.append(died_at(daemon.process, daemon.log))
-        left = frozenset(files_in(daemon.state).items())
-        if left not in seen:
-            seen.add(left)
-            del daemon.more["KILL_LASTING"]
-            assert outcome(daemon.start()) == wanted, steps
+    os.mkfifo(tmp_path / "steps")
+    upgraded = node("upgraded", STOP_LASTING=str(tmp_path / "steps"))
+
+    def upgrade() -> bool:
+        """Returns whether it came to its end; kills it there."""
+        try:
+            return bool(upgraded.gets_ready() and upgraded.said("get", "all").code == 0)
+        finally:
+            upgraded.kill()
+
+    with ThreadPoolExecutor(1) as pool:
+        ended = pool.submit(upgrade)
+        told = follow_steps(tmp_path / "steps", lambda: upgraded.process.pid)
+        steps, left = copies_of_steps(told, upgraded.state, tmp_path / "left")
+        assert ended.result()
+    for state in left:
+        daemon = make_daemon(f"again-{state.name}", small=True)
+        state.rename(daemon.state)
+        assert outcome(daemon.start()) == wanted, steps
     assert changes
     for change in changes:
         # What is new to the state has nothing that a function could convert.
         run = [each for each in STEPS_OF_ROOMS[change.room][change.here :] if isinstance(each, str) or change.here]
-        assert steps.count(f"migrates {change.room}") == len(run), "it died in each script"
+        assert steps.count(f"migrates {change.room}") == len(run), "it was stopped in each script"
     assert steps.count(f"syncs {DATABASE}-wal") >= 2, "within the commit of all, and after it"
-    assert len(seen) > 3
+    assert len(left) > 3
 
 
 def test_a_restore_that_is_killed_anywhere_leaves_nothing_or_all(
@@ -527,34 +548,33 @@ def test_a_restore_that_is_killed_anywhere_leaves_nothing_or_all(
     command = make_daemon("odfctl")
     command.ask("restore", str(backup), str(tmp_path / "whole"))
     whole = content(tmp_path / "whole")
-    steps: list[str] = []
-    seen: set[frozenset[tuple[str, str]]] = set()
+    os.mkfifo(tmp_path / "steps")
+    again = tmp_path / "folder" / "again"
+    again.mkdir(parents=True)
+    environ = {**command.environ, "STOP_LASTING": str(tmp_path / "steps")}
+    with (tmp_path / "log").open("ab") as out:
+        process = forking.start("odfctl", ["restore", str(backup), str(again)], environ, out=out)
     ends: list[bool] = []
-    for step in count(1):
-        folder, log = tmp_path / f"{step}", tmp_path / f"{step}.log"
-        again = folder / "again"
-        again.mkdir(parents=True)
-        environ = {**command.environ, "KILL_LASTING": str(step)}
-        with log.open("ab") as out:
-            process = forking.start("odfctl", ["restore", str(backup), str(again)], environ, out=out)
-        if process.wait(PATIENCE) == 0:
-            break
-        steps.append(died_at(process, log))
-        ends.append(again.exists() and any(again.iterdir()))
-        left = frozenset(files_in(folder).items())
-        if left in seen:
-            continue
-        seen.add(left)
-        if not ends[-1]:
-            command.ask("restore", str(backup), str(again))
-        assert content(again) == whole, steps
+
+    def followed() -> Iterator[str]:
+        for step in follow_steps(tmp_path / "steps", lambda: process.pid):
+            ends.append(again.exists() and any(again.iterdir()))
+            yield step
+
+    steps, left = copies_of_steps(followed(), again.parent, tmp_path / "left")
+    assert process.wait(PATIENCE) == 0, (tmp_path / "log").read_text()
+    for folder in left:
+        there = folder / "again"
+        if not (there.exists() and any(there.iterdir())):
+            command.ask("restore", str(backup), str(there))
+        assert content(there) == whole, steps
         assert [each.name for each in folder.iterdir()] == ["again"], "what was left of the first is gone"
     saved = read_description(choose(backup, None))
     assert saved.objects == OBJECTS
-    assert steps.count("shutil.copyfile") == len(saved.files) - 1 + OBJECTS, "it died at each file but the list of them"
+    assert steps.count("shutil.copyfile") == len(saved.files) - 1 + OBJECTS, "each file but the list of them"
     assert steps[-2:] == ["os.rename", "syncs"]
     assert ends == [False] * (len(steps) - 1) + [True], "all appears at once, and last"
-    assert len(seen) > OBJECTS
+    assert len(left) > OBJECTS
 
 
 # A node is killed while it gives or takes a dataset: nothing is half there, and little comes again.
