@@ -11,6 +11,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -23,6 +24,7 @@ from odfd.cli import main
 from odfd.cli.kinds import with_state
 from worlds.eventually import PATIENCE
 from worlds.forked import Descriptor, Forked, Forking
+from worlds.shared_spark import SOCKET, open_engine
 
 TREE = Path(__file__).parents[2]
 INSTALLED = [sys.executable, "-m", "odfd.daemon.main", "run", "--state"]
@@ -58,6 +60,8 @@ class Daemon:
     """Whether it is the node of ``worlds.small_node``, which needs no JVM."""
     inside: Sequence[str] = ()
     """Files of namespaces that it runs in."""
+    spark: Path | None = None
+    """The socket of an engine that it shares with others (``worlds.shared_spark``); ``None``: it starts its own."""
     program: list[str] | None = None
     """Started in place of a fork, with the state directory as its last argument."""
     process: subprocess.Popen[bytes] | Forked | None = None
@@ -89,9 +93,10 @@ class Daemon:
         with self.log.open("ab") as log:
             if self.program is None:
                 words = ("run", "--state", str(self.state), *words)
-                self.process = self.forking.start(
-                    "small" if self.small else "odfd", words, environ, out=log, inside=self.inside
-                )
+                name = "small" if self.small else "odfd"
+                if self.spark is not None:
+                    name, environ = "shared", {**environ, SOCKET: str(self.spark)}
+                self.process = self.forking.start(name, words, environ, out=log, inside=self.inside)
             else:
                 command = [*self.program, str(self.state), *words]
                 self.process = subprocess.Popen(command, env=environ, stdout=log, stderr=log, start_new_session=True)
@@ -211,6 +216,26 @@ def make_daemon(tmp_path: Path, forking: Forking) -> Iterator[Callable[..., Daem
     yield make
     for daemon in made:
         daemon.close()
+
+
+@pytest.fixture(scope="session")
+def shared_spark() -> Iterator[Path]:
+    """The socket of an engine of this process, from the first test that needs one to the end. The path of a socket has
+    107 bytes at most; folders of tests have long names."""
+    with tempfile.TemporaryDirectory(prefix="odfd-spark-") as folder, open_engine(Path(folder)) as socket_of_engine:
+        yield socket_of_engine
+
+
+@pytest.fixture
+def make_with_spark(make_daemon: Callable[..., Daemon], shared_spark: Path) -> Callable[..., Daemon]:
+    """Makes daemons that share one engine."""
+
+    def make(*given: str, **environ: Any) -> Daemon:
+        daemon = make_daemon(*given, **environ)
+        daemon.spark = shared_spark
+        return daemon
+
+    return make
 
 
 @pytest.fixture

@@ -42,6 +42,7 @@ _PROGRAMS: Final = {
     "odfd": "odfd.daemon.main:main",
     "odfctl": "worlds.small_node:odfctl",
     "small": "worlds.small_node:odfd",
+    "shared": "worlds.shared_spark:odfd",
 }
 """Programs by name, each a module and a function of it; ``small`` is ``odfd`` with the small engine. Whoever asks can
 also name such a pair."""

@@ -95,8 +95,8 @@ def apply(daemon: Any, query: str) -> Any:
     return daemon.ctl("apply", "-f", str(daemon.folder / "towns.yaml"), "-o", "json")
 
 
-def test_a_new_query_takes_over_and_every_range_is_reproduced(make_daemon: Callable[..., Any]) -> None:
-    alice = make_daemon("a").start()
+def test_a_new_query_takes_over_and_every_range_is_reproduced(make_with_spark: Callable[..., Any]) -> None:
+    alice = make_with_spark("a").start()
     (alice.folder / "cities.yaml").write_text(manifests.ROOT)
     for day in (1, 2, 3):
         write(alice, day)
@@ -125,8 +125,8 @@ def test_a_new_query_takes_over_and_every_range_is_reproduced(make_daemon: Calla
     assert alice.ask("verify", "towns", "--level", "reproduced")["ok"]
 
 
-def test_nothing_is_made_under_the_pin_of_an_engine_that_is_not_here(make_daemon: Callable[..., Any]) -> None:
-    alice, made_up = make_daemon("a").start(), "sha256:" + "d" * 64
+def test_nothing_is_made_under_the_pin_of_an_engine_that_is_not_here(make_with_spark: Callable[..., Any]) -> None:
+    alice, made_up = make_with_spark("a").start(), "sha256:" + "d" * 64
     (alice.folder / "cities.yaml").write_text(manifests.ROOT)
     write(alice, 1)
     alice.ask("apply", "-f", str(alice.folder / "cities.yaml"))
@@ -187,9 +187,9 @@ def objects(daemon: Any) -> dict[str, int]:
     return {path.name: path.stat().st_size for path in files}
 
 
-def test_compaction_reset_and_collection(make_daemon: Callable[..., Any]) -> None:
+def test_compaction_reset_and_collection(make_with_spark: Callable[..., Any]) -> None:
     """With the real engine."""
-    alice = make_daemon("a", ODFD_NODE_COLLECT_HOURS="0").start()
+    alice = make_with_spark("a", ODFD_NODE_COLLECT_HOURS="0").start()
     rows = published(alice)
     before, old = alice.dataset("cities"), objects(alice)
     planned = alice.ctl("compact", "cities", "--max-slice-rows", "20000", "--dry-run")

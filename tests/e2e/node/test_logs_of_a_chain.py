@@ -40,8 +40,8 @@ content:
 """
 
 
-def test_logs_are_decoded_reshaped_and_taken_once(make_daemon: Callable[..., Any], tmp_path: Path) -> None:
-    alice = make_daemon("alice")
+def test_logs_are_decoded_reshaped_and_taken_once(make_with_spark: Callable[..., Any], tmp_path: Path) -> None:
+    alice = make_with_spark("alice")
     alice.start()
     with chain_served() as chain:
 
