@@ -14,16 +14,19 @@ import pytest
 
 from worlds import documents
 from worlds.certificates import certified
-from worlds.daemons import INSTALLED, forking
+from worlds.daemons import INSTALLED, forking, shared_spark
 from worlds.eventually import PATIENCE
 from worlds.forked import Forked, Forking
+from worlds.shared_spark import SOCKET
 
-__all__ = ["forking"]
+__all__ = ["forking", "shared_spark"]
 HERE = Path(__file__).parent
 TREE = HERE.parents[1]
 """Whose programs run, wherever they are installed from."""
 AS_INSTALLED = ("no-daemon", "first-steps", "first-node")
 """Documents that run the programs themselves, as does the README; the others run forks of them."""
+OWN_ENGINE = ("databases",)
+"""Documents that say what their engine has started."""
 
 
 @pytest.fixture(scope="session")
@@ -86,8 +89,8 @@ def _reached(folder: Path) -> dict[str, str]:
 
 @pytest.fixture
 def daemon(tmp_path: Path, forking: Forking, request: pytest.FixtureRequest) -> Iterator[Path]:
-    """The socket of a daemon of its own: no engine started, on free ports of the loopback. One document shows where it
-    listens for peers; the others ask for no host of libp2p.
+    """The socket of a daemon of its own, on free ports of the loopback. One document shows where it listens for peers;
+    the others ask for no host of libp2p. Most share one engine.
     """
     state = tmp_path / "node"
     name = request.node.name.partition("[")[2].rstrip("]")
@@ -111,8 +114,11 @@ def daemon(tmp_path: Path, forking: Forking, request: pytest.FixtureRequest) -> 
         process: subprocess.Popen[bytes] | Forked
         if name in AS_INSTALLED:
             process = subprocess.Popen([*INSTALLED, str(state)], env=environ, stdout=log, stderr=log)
-        else:
+        elif name in OWN_ENGINE:
             process = forking.start("odfd", ["run", "--state", str(state)], environ, out=log)
+        else:
+            environ[SOCKET] = str(request.getfixturevalue("shared_spark"))
+            process = forking.start("shared", ["run", "--state", str(state)], environ, out=log)
         try:
             assert manager.recv(4096).startswith(b"READY=1")
             yield state / "control.sock"
