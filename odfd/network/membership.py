@@ -10,7 +10,8 @@ do not learn of it. While no network is joined, each request raises Remote with 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
 from random import Random
 from typing import Any, Final, NamedTuple, Protocol
@@ -269,6 +270,20 @@ class _Running(NamedTuple):
     ended: trio.Event
 
 
+class NodeHost(DividedHost, ReachHost, Protocol):
+    """A host that is divided among networks, and that finds out how it is reached."""
+
+
+class OpenHost(NamedTuple):
+    """A host that is open, and what is done with it besides speaking through it."""
+
+    host: NodeHost
+    block: Callable[[Iterable[PeerId]], None]
+    """Sets the peers that are neither dialled nor let in."""
+    traffic: Callable[[], Mapping[PeerId, PeerTraffic]]
+    """Returns the traffic with each connected peer."""
+
+
 class MembershipTerms(NamedTuple):
     """The node's terms for peers, and its answer when some were met."""
 
@@ -354,17 +369,11 @@ class Membership(NetworkDrivers):
 
     async def _open(self, life: Life, listen: tuple[str, ...]) -> None:
         """Runs the host until stopped or until it has to listen elsewhere."""
-        options = self._options
-        # libp2p takes as long to import as half of the daemon: a node that needs no host starts without it.
-        await trio.to_thread.run_sync(load_libp2p)
-        from p2p.driver.network import open_network
-        from p2p.host.host import open_host
-
-        places = listen if listen == options.listen else await trio.to_thread.run_sync(self._free_places)
-        opening = open_host(options.seed, places, options.limits, options.announce, options.bandwidth.traffic)
-        async with opening as host, open_network(host) as network, trio.open_nursery() as nursery:
+        async with (
+            self._open_host(listen) as (network, self._shut_out, self.peer_traffic),
+            trio.open_nursery() as nursery,
+        ):
             self._host = network
-            self._shut_out, self.peer_traffic = host.block, host.traffic
             self._reach = self._reach_of(network)
             nursery.start_soon(self._reach.run)
             self._shut_out(self._blocked)
@@ -382,6 +391,20 @@ class Membership(NetworkDrivers):
                 nursery.cancel_scope.cancel()
             finally:
                 self._host, self._reach, self.peer_traffic = None, None, dict
+
+    @asynccontextmanager
+    async def _open_host(self, listen: tuple[str, ...]) -> AsyncIterator[OpenHost]:
+        """Opens the host for as long as the block lasts. Raises Environment when it cannot listen."""
+        options = self._options
+        # libp2p takes as long to import as half of the daemon: a node that needs no host starts without it.
+        await trio.to_thread.run_sync(load_libp2p)
+        from p2p.driver.network import open_network
+        from p2p.host.host import open_host
+
+        places = listen if listen == options.listen else await trio.to_thread.run_sync(self._free_places)
+        opening = open_host(options.seed, places, options.limits, options.announce, options.bandwidth.traffic)
+        async with opening as host, open_network(host) as network:
+            yield OpenHost(network, host.block, host.traffic)
 
     def _free_places(self) -> tuple[str, ...]:
         """Returns the default addresses at the first port that no other program has; at the first one if all are taken.

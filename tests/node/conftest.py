@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
+import structlog
 
 from engines.sandbox.base import SandboxLevel
 from engines.sandbox.probe import SandboxChoice, choose
 from odfd.services.execution import options
+from p2p.driver import replication
 from worlds.comparing import compared_apart, compared_here
 from worlds.node_world import World
 from worlds.one_zygote import one_zygote
@@ -31,6 +35,24 @@ def one_trial() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch, one_zygote():
         patch.setattr(options, "choose", once)
         yield
+
+
+@pytest.fixture(autouse=True)
+def silent_peers() -> Iterator[None]:
+    """The network tells its log nothing of what is usual: some tests read what a node prints."""
+    before = structlog.get_config()
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
+    yield
+    structlog.configure(**before)
+
+
+@pytest.fixture
+def short_parts(monkeypatch: pytest.MonkeyPatch) -> int:
+    """Objects go in parts of so many bytes, one at a time, so that a small one has many."""
+    part = 4096
+    shape = msgspec.structs.replace(replication.OBJECT_SHAPE, most_units=part, most_bytes=part, window=part)
+    monkeypatch.setattr(replication, "OBJECT_SHAPE", shape)
+    return part
 
 
 @pytest.fixture

@@ -673,7 +673,7 @@ async def test_a_card_that_was_heard_in_one_network_is_told_in_no_other(world: W
         await comes(lambda: alice.parts.node_card.current is not None)
         await comes(lambda: _heads(bob))
         raw = _heads(bob)[0]
-        alice.member.networks = (Network(name="a"), Network(name="b"))
+        await alice.member.take_part(Network(name="a"), Network(name="b"))
         cards = alice.parts.board.peer_cards
         with cards._lock:
             for node in list(cards._kept):

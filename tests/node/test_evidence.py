@@ -40,7 +40,7 @@ from odfd.store.ledger.observations import Observations
 from odfd.trust.admission import statement_kinds
 from odfd.trust.evidence import bundle
 from p2p.ports import Topic
-from p2p.wire import limits
+from p2p.wire import limits, objects
 from worlds.http_served import HttpServer, serving
 from worlds.manifests import DERIVED, ROOT
 from worlds.manifests import ROOT as CITIES
@@ -99,9 +99,11 @@ async def test_evidence_that_a_peer_keeps_is_fetched(world: World) -> None:
         assert (done.id, done.size) == (name, here.stat().st_size)
         assert (await carol.api.trust.show("towns")).evidence[0].kept
         assert not list((carol.home.directory / "partial-evidence").iterdir())
-        asked = carol.member.asked
+        bundle = Multihash.parse(name)
+        assert objects.PROTOCOL in {protocol for _, protocol in carol.member.named_to(bundle)}
+        carol.member.forget_questions()
         assert await fetch(carol, name) == done
-        assert carol.member.asked == asked, "it is here"
+        assert carol.member.named_to(bundle) == set(), "it is here"
 
 
 @pytest.mark.slow
@@ -142,7 +144,7 @@ async def test_what_nobody_keeps_is_told(world: World) -> None:
             await fetch(carol, str(Multihash.sha3_256(b"nothing")))
         with pytest.raises(NotFound, match="not the id"):
             await fetch(carol, "f1620dead")
-        carol.member._wires.cut.add(carol.member.peer_id)
+        carol.member.wires.cut(carol.member.peer_id)
         with pytest.raises(NotFound, match="no connected peer keeps"):
             await fetch(carol, name)
 

@@ -66,7 +66,7 @@ async def test_following_a_dataset_grows_no_log(world: World, daemons: Any) -> N
 def apart(*nodes: Any) -> None:
     """They hear nothing of one another but through IPFS."""
     for node in nodes:
-        node.member._wires.cut.add(node.member.peer_id)
+        node.member.wires.cut(node.member.peer_id)
 
 
 def blocks_of(node: Node, dataset: Any) -> list[bytes]:

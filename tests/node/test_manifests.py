@@ -420,7 +420,7 @@ async def test_intents_of_an_apply_are_in_force_when_it_ends(world: World) -> No
         assert [(each.kind, each.action, each.warnings) for each in items] == [
             (kind, "created", ()) for kind in ("network", "peer", "validator", "mirror", "variableset")
         ]
-        assert [each.name for each in alice.parts.membership.networks] == ["food"]
+        assert [each.name for each in alice.parts.membership.networks] == ["wires", "food"]
         assert alice.parts.membership.blocked == 1
         assert [each.name for each in await alice.mirrors()] == ["covid"]
         assert {each.action for each in (await alice.apply(*INTENTS, SET)).items} == {"unchanged"}

@@ -30,8 +30,10 @@ from odfd.services.resources.views import manifest_of
 from odfd.store.ledger.log import Ledger
 from odfd.store.references import references_to
 from odfd.trust.signing import owner_commit
+from p2p.driver.replication import ReplicationDriver
 from p2p.pace import PeerTraffic
 from p2p.ports import PeerId
+from p2p.wire import trust
 from p2p.wire.limits import MAX_PACKED
 from worlds.commits import commit_events
 from worlds.eventually import PATIENCE
@@ -154,7 +156,7 @@ async def test_with_nobody_to_ask_it_is_not_called_up_to_date(world: World) -> N
     async with world.running("alice") as alice, world.running("bob") as bob:
         cities = await published(world, alice)
         await bob.mirror(cities, "theirs")
-        world.wires.cut.add(alice.member.peer_id)
+        world.wires.cut(alice.member.peer_id)
         newest = f"the newest block here is #{alice.size('cities') - 1}, of 2026-"
         for items in (await bob.pull("theirs"), await bob.pull()):
             assert [item.outcome for item in items] == ["blocked"]
@@ -163,7 +165,7 @@ async def test_with_nobody_to_ask_it_is_not_called_up_to_date(world: World) -> N
             (item,) = await bob.pull("theirs")
             assert item.outcome == "blocked"
             assert "no connected peer serves it this far (there are 1)" in item.message
-        world.wires.cut.clear()
+        world.wires.heal()
         assert [item.outcome for item in await bob.pull("theirs")] == ["up-to-date"]
 
 
@@ -213,6 +215,7 @@ async def test_blocks_that_nobody_gives_for_a_day_are_withheld(world: World) -> 
         assert await conditions() == ("Withheld",)
         assert bob.kinds().count("head.withheld") == 1
         alice.member.lies.blocks = list
+        bob.member.forgive()  # as in two days
         assert await conditions() == ()
         assert bob.size("theirs") == alice.size("cities")
 
@@ -222,7 +225,7 @@ async def test_a_mirror_is_a_source_for_the_next(world: World) -> None:
         cities = await published(world, alice)
         async with world.running("bob") as bob:
             await bob.mirror(cities, "theirs")
-            world.wires.cut.add(alice.member.peer_id)
+            world.wires.cut(alice.member.peer_id)
             async with world.running("carol") as carol:
                 assert (await carol.mirror(cities, "theirs")).state == "current"
 
@@ -261,7 +264,7 @@ async def test_a_damaged_file_is_never_served_and_is_mended(world: World) -> Non
         path.chmod(0o644)
         data = bytearray(path.read_bytes())
         data[100] ^= 1
-        world.wires.cut.add(alice.member.peer_id)  # or it is whole again as soon as somebody has noticed
+        world.wires.cut(alice.member.peer_id)  # or it is whole again as soon as somebody has noticed
         path.write_bytes(data)
         assert bob.parts.library.object_size(name) is None
         with pytest.raises(NotFound):
@@ -273,12 +276,12 @@ async def test_a_damaged_file_is_never_served_and_is_mended(world: World) -> Non
         report = await bob.done(bob.api.verification.verify("theirs", wire.VerifyRequest()))
         assert report.failures[0].rule == "slice-physical-hash"
         assert (await bob.dataset_view("theirs")).rely_on.blocks == 3
-        world.wires.cut.clear()
+        world.wires.heal()
         (item,) = await bob.pull("theirs")
         assert item.outcome in ("updated", "up-to-date")
         assert (await bob.done(bob.api.verification.verify("theirs", wire.VerifyRequest()))).ok
         assert (await bob.dataset_view("theirs")).rely_on.blocks == alice.size("cities")
-        world.wires.cut.add(alice.member.peer_id)
+        world.wires.cut(alice.member.peer_id)
         assert (await carol.mirror(cities, "theirs")).state == "current"
 
 
@@ -290,12 +293,12 @@ async def test_pull_repair_mends_what_nobody_noticed(world: World) -> None:
         (path,) = [each for each in (bob.home.directory / "objects").rglob("f1620*") if each.stat().st_size > 65536]
         path.chmod(0o644)
         path.write_bytes(b"gone")
-        world.wires.cut.add(alice.member.peer_id)
+        world.wires.cut(alice.member.peer_id)
         (item,) = await bob.pull("theirs", repair=True)
         assert item.fault is not None
         assert "nothing was removed" in item.fault.detail
         assert path.read_bytes() == b"gone", "nobody could give it, so what is left of it stays"
-        world.wires.cut.clear()
+        world.wires.heal()
         (item,) = await bob.pull("theirs", repair=True)
         assert (item.outcome, item.message) == ("updated", "1 damaged object made whole")
         (item,) = await bob.pull("theirs", repair=True)
@@ -321,7 +324,7 @@ async def test_chain_first_then_data(world: World) -> None:
         assert (await bob.done(bob.api.verification.verify("theirs", wire.VerifyRequest(level="data")))).ok
 
 
-async def test_what_was_fetched_before_a_cut_is_not_fetched_again(world: World) -> None:
+async def test_what_was_fetched_before_a_cut_is_not_fetched_again(world: World, short_parts: int) -> None:
     async with world.running("alice") as alice:
         cities = await published(world, alice, *BIG)
         whole = alice.home.objects.size(next(iter(alice.home.objects.names())))
@@ -332,19 +335,20 @@ async def test_what_was_fetched_before_a_cut_is_not_fetched_again(world: World) 
                 nonlocal given
                 given += 1
                 if given == 10:
-                    world.wires.cut.add(alice.member.peer_id)
+                    world.wires.cut(alice.member.peer_id)
                 return data
 
             alice.member.lies.object = cut
             await bob.mirror_in_vain(cities, "theirs", lambda mirror: mirror.passes > 0 and given >= 10)
             assert bob.size("theirs") == 0
-            first = bob.member.bytes
+            (partial,) = (bob.home.directory / "partial").iterdir()
+            first = partial.stat().st_size
             assert 0 < first < whole
-        world.wires.cut.clear()
+        world.wires.heal()
         alice.member.lies.object = bytes
         async with world.running("bob") as bob:
             await mirrored(bob, "theirs", alice.size("cities"))
-            assert bob.member.bytes <= whole - first + 4096
+            assert bob.member.received <= whole - first + short_parts
 
 
 async def test_a_signed_tree_that_breaks_a_rule_is_refused_and_not_looked_at_again(world: World) -> None:
@@ -357,11 +361,11 @@ async def test_a_signed_tree_that_breaks_a_rule_is_refused_and_not_looked_at_aga
             await bob.mirror(cities, "theirs")
         mirror = bob.parts.scheduler.get(cities)
         assert (mirror.state, bob.size("theirs")) == (SchedulerState.REFUSED, 0)
-        asked = bob.member.asked
+        bob.member.forget_questions()
         await bob.parts.scheduler.pass_now(cities)
-        assert (mirror.state, bob.member.asked) == (SchedulerState.REFUSED, asked + 1), (
-            "news were asked for, and no block"
-        )
+        assert mirror.state is SchedulerState.REFUSED
+        news = (alice.member.peer_id, trust.PROTOCOL)
+        assert bob.member.named_to(cities) == {news}, "news were asked for, and no block"
 
 
 async def test_a_publisher_that_signs_on_over_a_wrong_block_is_fetched_ever_later(world: World) -> None:
@@ -452,7 +456,7 @@ async def test_limits_are_obeyed_before_a_byte_is_asked_for(world: World) -> Non
         with pytest.raises(Fault) as caught:
             await bob.mirror(cities, "theirs", want="data", serve="data")
         assert caught.value.rule == "disk-reserve"
-        assert bob.member.bytes == 0
+        assert bob.member.received == 0
 
 
 async def test_own_datasets_and_names_taken_are_refused(world: World) -> None:
@@ -490,7 +494,7 @@ async def test_a_mirror_that_waits_holds_no_place_and_can_be_taken_back(
     monkeypatch.setattr("odfd.services.network.mirror_wait.PATIENCE_SECONDS", 0.2)
     async with world.running("alice") as alice, world.running("bob") as bob:
         cities = await published(world, alice)
-        world.wires.cut.add(alice.member.peer_id)
+        world.wires.cut(alice.member.peer_id)
         async with world.running("carol") as carol:
             view = await carol.mirror(cities, "theirs")
             assert view.state == "waiting"
@@ -526,7 +530,7 @@ async def test_a_mirror_that_nobody_has_says_whom_it_asked(world: World, monkeyp
     async with world.running("carol") as carol:
         lack = (await carol.mirror(nowhere, "nowhere")).lack
         assert "s no peer was connected" in lack.detail
-        carol.member.networks = ()
+        await carol.member.take_part()
         monkeypatch.setattr("odfd.services.network.mirror_wait.PATIENCE_SECONDS", 3600.0)
         with trio.fail_after(PATIENCE):
             lack = (await carol.mirror(nowhere, "nowhere")).lack
@@ -773,7 +777,7 @@ async def test_it_comes_along_and_is_passed_on(world: World, tmp_path: Path) -> 
         cities = await publish_links(world, alice, tmp_path)
         assert (await bob.mirror(cities, "theirs")).state == "current"
         assert whole(bob)
-        world.wires.cut.add(alice.member.peer_id)
+        world.wires.cut(alice.member.peer_id)
         assert (await carol.mirror(cities, "theirs")).state == "current"
         assert (await carol.done(carol.api.verification.verify("theirs", wire.VerifyRequest(level="data")))).ok
         assert all(carol.home.objects.read(name) == each for name, each in zip(NAMES, FILES, strict=True))
@@ -818,11 +822,11 @@ async def test_without_it_nothing_counts_and_what_came_stays(world: World, tmp_p
         mirror = await bob.mirror_in_vain(cities, "theirs", lambda mirror: mirror.state is SchedulerState.STALLED)
         assert NAMES[1].short in mirror.message
         assert bob.size("theirs") == 0
-        before = bob.member.bytes
+        before = bob.member.received
         alice.home.objects.add_bytes(FILES[1])
         await turn_until(bob, "theirs", lambda: mirror.state is SchedulerState.CURRENT)
         assert whole(bob)
-        assert bob.member.bytes - before <= len(FILES[1]) + len(b"a song") + 8192
+        assert bob.member.received - before <= len(FILES[1]) + len(b"a song") + 8192
 
 
 @pytest.mark.slow
@@ -938,10 +942,8 @@ def slices(node: Node, name: str) -> list[Any]:
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many objects each question of any node was for."""
-    from worlds.node_world import Member
-
     asked: list[int] = []
-    small, one = Member.fetch_small, Member.fetch_object
+    small, one = ReplicationDriver.fetch_small, ReplicationDriver.fetch_object
 
     async def some(self: Any, peers: Any, names: Any, *more: Any) -> None:
         asked.append(len(names))
@@ -951,8 +953,8 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         asked.append(1)
         await one(self, *more)
 
-    monkeypatch.setattr(Member, "fetch_small", some)
-    monkeypatch.setattr(Member, "fetch_object", alone)
+    monkeypatch.setattr(ReplicationDriver, "fetch_small", some)
+    monkeypatch.setattr(ReplicationDriver, "fetch_object", alone)
     return asked
 
 

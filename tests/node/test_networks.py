@@ -53,7 +53,7 @@ def inside(node: Node, network: str) -> Any:
 
 
 async def published_to(world: World, node: Node, *networks: str) -> Subject:
-    node.member.networks = (A, B)
+    await node.member.take_part(A, B)
     world.write("alice", "a.csv", *ROWS)
     await node.apply(ROOT, DERIVED)
     await node.pull()
@@ -120,7 +120,7 @@ async def test_gossip_and_what_is_taken_back_stay_in_the_network(world: World, m
 async def test_what_is_said_in_one_network_is_not_passed_on_in_another(world: World) -> None:
     """bob is in both; alice publishes in one of them. Of what nobody mirrors, and of his own mirror."""
     async with world.running("alice") as alice, world.running("bob", private=True) as bob:
-        bob.member.networks = (A, B)
+        await bob.member.take_part(A, B)
         world.write("alice", "a.csv", *ROWS)
         await alice.apply(ROOT)
         await alice.pull()
@@ -160,7 +160,8 @@ async def test_a_mirror_is_looked_for_in_the_network_that_its_owner_names(world:
         await alice.pull()
         cities = alice.dataset("cities")
         await world.spread(alice, "cities")
-        bob.member.networks = (A, B)
+        await bob.member.take_part(A, B)
+        await alice.member.take_part(B)
         with pytest.raises(NotFound, match="this node is not in the network c"):
             await bob.mirror(cities, "theirs", network="c")
         assert await bob.mirrors() == []
@@ -472,9 +473,11 @@ async def test_listed_groups_and_writers_of_mirrors_are_known(world: World) -> N
         groups = (model.Group(name="others", keys=(alice.key,)),)
         listens = model.Policy(validators=model.Validators(f=0, groups=groups))
         async with world.running("bob", listens) as bob:
-            assert bob.parts.membership.known() == ({KeyDid.parse(alice.key)}, set()), "what it does not mirror is none"
+            assert bob.features.peers.find_known_peers() == ({KeyDid.parse(alice.key)}, set()), (
+                "what it does not mirror is none"
+            )
             await bob.mirror(alice.dataset("cities"), "cities")
-            known = bob.parts.membership.known()
+            known = bob.features.peers.find_known_peers()
             assert known == ({KeyDid.parse(alice.key)}, {KeyDid.parse(alice.key)}), "version 0: heads name the node"
 
 

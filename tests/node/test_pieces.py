@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -14,12 +15,13 @@ from config import model
 from odfd.control import wire
 from odfd.mirrors import object_fetcher, piece_fetcher, swarm_fetcher
 from odfd.network import swarm_parts
-from p2p.ports import PartsAsk, PiecesAsk, Tip
+from p2p.driver.replication import ReplicationDriver
+from p2p.ports import PartsAsk, PeerId, PiecesAsk, Tip
 from p2p.wire import swarm
 from p2p.wire.swarm import PieceList, piece_count, sign_list
 from worlds.eventually import PATIENCE
 from worlds.manifests import ROOT
-from worlds.node_world import Member, Node, World
+from worlds.node_world import Node, World
 
 # Mirrors that fetch one large object at once give each other its pieces, while none of them has all.
 
@@ -34,15 +36,16 @@ def taken(monkeypatch: pytest.MonkeyPatch) -> Counter[tuple[str, str]]:
     monkeypatch.setattr(object_fetcher, "LARGE_OBJECT", 1)
     monkeypatch.setattr(swarm_parts, "LARGE_OBJECT", 1)
     monkeypatch.setattr(swarm, "LEAST_PIECE", PIECE)
+    monkeypatch.setattr(swarm._SIZE, "_low", 1)
     taken: Counter[tuple[str, str]] = Counter()
-    fetch = Member.fetch_object
+    fetch = ReplicationDriver.fetch_object
 
     async def counted(self: Any, peers: Any, name: Any, size: int, sink: Any, *more: Any) -> None:
         await fetch(self, peers, name, size, sink, *more)
         if sink.stop is not None:
             taken[self.peer_id, peers[0]] += 1
 
-    monkeypatch.setattr(Member, "fetch_object", counted)
+    monkeypatch.setattr(ReplicationDriver, "fetch_object", counted)
     return taken
 
 
@@ -68,7 +71,23 @@ def counts(node: Node) -> Any:
     return node.parts.arriving.counts
 
 
-async def test_pieces_go_from_mirror_to_mirror(world: World, taken: Counter[tuple[str, str]]) -> None:
+async def test_pieces_go_from_mirror_to_mirror(
+    world: World, taken: Counter[tuple[str, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The publisher gives each piece once before one has gone from mirror to mirror."""
+    fetch, passed_on, begun = ReplicationDriver.fetch_object, trio.Event(), 0
+
+    async def seldom(self: ReplicationDriver, peers: Sequence[PeerId], name: Any, size: int, *more: Any) -> None:
+        nonlocal begun
+        if peers[0] == alice.member.peer_id:
+            begun += 1
+            if begun > piece_count(size):
+                await passed_on.wait()
+        await fetch(self, peers, name, size, *more)
+        if peers[0] != alice.member.peer_id:
+            passed_on.set()
+
+    monkeypatch.setattr(ReplicationDriver, "fetch_object", seldom)
     async with (
         world.running("alice") as alice,
         world.running("bob") as bob,
@@ -107,12 +126,12 @@ async def test_a_list_that_the_publisher_did_not_sign_is_refused(
     world: World, taken: Counter[tuple[str, str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     penalised: list[str] = []
-    monkeypatch.setattr(Member, "penalise", lambda _self, peer, _reason, _weight: penalised.append(peer))
+    monkeypatch.setattr(ReplicationDriver, "penalise", lambda _self, peer, _reason, _weight: penalised.append(peer))
 
     async def forged(self: Any, peer: str, dataset: Any, name: Any, size: int) -> tuple[bytes, bytes]:
         return bytes(32 * piece_count(size)), bytes(64)
 
-    monkeypatch.setattr(Member, "piece_list", forged)
+    monkeypatch.setattr(ReplicationDriver, "piece_list", forged)
     async with world.running("alice") as alice, world.running("bob") as bob:
         cities, _, _ = await publish_large(world, alice)
         view = await bob.mirror(cities, "theirs")
@@ -126,11 +145,11 @@ async def test_a_false_list_of_the_publisher_costs_one_object(
 ) -> None:
     """The pieces fit the list, and the whole is not the object: it is fetched in order, and its signer penalised."""
     penalised: list[str] = []
-    monkeypatch.setattr(Member, "penalise", lambda _self, peer, _reason, _weight: penalised.append(peer))
+    monkeypatch.setattr(ReplicationDriver, "penalise", lambda _self, peer, _reason, _weight: penalised.append(peer))
     async with world.running("alice") as alice, world.running("bob") as bob:
         cities, _, _ = await publish_large(world, alice)
         key, lists = alice.home.keys.node_key(), alice.parts.arriving.lists
-        give = Member.fetch_object
+        give = ReplicationDriver.fetch_object
 
         async def garbage(self: Any, peers: Any, name: Any, size: int, sink: Any, *more: Any) -> None:
             if sink.stop is None:
@@ -144,7 +163,7 @@ async def test_a_false_list_of_the_publisher_costs_one_object(
             hashes = b"".join(swarm.hashlib.sha3_256(bytes(stop - start)).digest() for start, stop in spans)
             return sign_list(name, size, hashes, key)
 
-        monkeypatch.setattr(Member, "fetch_object", garbage)
+        monkeypatch.setattr(ReplicationDriver, "fetch_object", garbage)
         monkeypatch.setattr(lists, "of", of)
         view = await bob.mirror(cities, "theirs")
         assert view.state == "current"
@@ -177,7 +196,7 @@ async def test_where_nobody_shows_a_list_all_comes_whole(
     async def silent(*_: Any) -> None:
         await trio.sleep_forever()
 
-    monkeypatch.setattr(Member, "piece_list", silent)
+    monkeypatch.setattr(ReplicationDriver, "piece_list", silent)
     monkeypatch.setattr(piece_fetcher, "LIST_PATIENCE", 0.1)
     async with world.running("alice") as alice, world.running("bob") as bob:
         cities, _, _ = await publish_large(world, alice)
@@ -198,13 +217,13 @@ def taken_small(monkeypatch: pytest.MonkeyPatch) -> Counter[tuple[str, str]]:
     monkeypatch.setattr(object_fetcher, "LEAST", 1)
     monkeypatch.setattr(swarm_fetcher, "PIECE", 1)
     taken_small: Counter[tuple[str, str]] = Counter()
-    small = Member.fetch_small
+    small = ReplicationDriver.fetch_small
 
     async def counted(self: Any, peers: Any, names: Any, *more: Any) -> None:
         await small(self, peers, names, *more)
         taken_small[self.peer_id, peers[0]] += len(names)
 
-    monkeypatch.setattr(Member, "fetch_small", counted)
+    monkeypatch.setattr(ReplicationDriver, "fetch_small", counted)
     return taken_small
 
 
@@ -232,7 +251,7 @@ class Halfway:
 
     def __init__(self, publisher: Node, mirror: Any, pieces: int) -> None:
         self.reached, self.release = trio.Event(), trio.Event()
-        small, begun, ended = mirror.member.fetch_small, 0, 0
+        small, begun, ended = mirror.member.driver.fetch_small, 0, 0
 
         async def slowly(peers: Any, names: Any, *more: Any) -> None:
             nonlocal begun, ended
@@ -245,7 +264,7 @@ class Halfway:
                 publisher.member.lies.object = lambda data: b"?" * len(data)
                 self.reached.set()
 
-        mirror.member.fetch_small = slowly
+        mirror.member.driver.fetch_small = slowly
 
 
 @pytest.mark.parametrize("serve", ["chain", "data", "data & reproduced"])
@@ -323,7 +342,7 @@ async def test_without_the_protocol_all_comes_as_before(
     async def unknown(_self: Any, _peer: Any, _ask: Any) -> None:
         raise Remote("no such protocol")
 
-    monkeypatch.setattr(Member, "ask_parts", unknown)
+    monkeypatch.setattr(ReplicationDriver, "ask_parts", unknown)
     monkeypatch.setattr(swarm_fetcher, "FIRST_WORD", 0.1)
     async with world.running("alice") as alice, world.running("bob") as bob:
         cities = await publish_daily(world, alice)

@@ -68,7 +68,7 @@ class Forked:
             await alice.pull()
             self.cities, self.common = alice.dataset("cities"), alice.size("cities")
         self.world.steal("alice", "mallory", SEED)
-        self.world.wires.cut.add(self.peer)
+        self.world.wires.cut(self.peer)
 
     async def part(self, alice: Node, bob: Node, mallory: Node) -> None:
         """Bob mirrors Alice's history, while nobody sees Mallory."""
@@ -77,7 +77,7 @@ class Forked:
         await mallory.sign_again(alone=True)
         await mallory.pull("cities")
         await bob.mirror(self.cities, "theirs")
-        self.world.wires.cut.clear()
+        self.world.wires.heal()
 
     async def meet(self, bob: Node, mallory: Node) -> None:
         """Mallory shows her head to everybody."""
@@ -94,11 +94,11 @@ class Forked:
     async def with_carol(self, alice: Node, bob: Node, mallory: Node, policy: Any = None) -> AsyncIterator[Any]:
         """She mirrors Mallory's history, decides for it, and so serves it."""
         await self.part(alice, bob, mallory)
-        self.world.wires.cut.update({alice.member.peer_id, bob.member.peer_id})
+        self.world.wires.cut(alice.member.peer_id, bob.member.peer_id)
         async with self.world.running("carol", policy) as carol:
             await carol.member.pull_statements(self.peer, [self.cities])
             await carol.mirror(self.cities, "theirs")
-            self.world.wires.cut.clear()
+            self.world.wires.heal()
             await self.meet(bob, mallory)
             await carol.member.pull_statements(bob.member.peer_id, [self.cities])
             await carol.heard("dataset.forked")
@@ -151,7 +151,7 @@ async def test_the_other_history_is_followed(world: World, forked: Forked) -> No
     ):
         theirs = block(carol, "theirs", forked.common)
         assert theirs != block(bob, "theirs", forked.common)
-        world.wires.cut.add(carol.member.peer_id)
+        world.wires.cut(carol.member.peer_id)
         await resolve(bob, "theirs", theirs)
         assert bob.size("theirs") == forked.common
         world.write("alice", "c.csv", "2024-01-04T00:00:00Z,Steyr,2")
@@ -160,7 +160,7 @@ async def test_the_other_history_is_followed(world: World, forked: Forked) -> No
         with bob.home.database.read() as connection:
             newest = Ledger(connection).newest_head(forked.cities)
         assert (newest[0].size, newest[0].head) == (forked.common + 1, theirs)
-        world.wires.cut.clear()
+        world.wires.heal()
         with trio.fail_after(PATIENCE):
             while bob.size("theirs") <= forked.common:
                 bob.parts.scheduler.poke(forked.cities)
@@ -362,7 +362,7 @@ async def test_both_branches_end_where_they_part(world: World, steps: int, more:
         cities, common = alice.dataset("cities"), alice.size("cities")
     world.steal("alice", "mallory", SEED)
     mallory_peer = peer_of_seed(SEED)
-    world.wires.cut.add(mallory_peer)
+    world.wires.cut(mallory_peer)
     async with world.running("alice") as alice, world.running("bob") as bob, world.running("mallory") as mallory:
         await mallory.sign_again(alone=True)
         for step in range(max(steps, steps + more)):
@@ -375,7 +375,7 @@ async def test_both_branches_end_where_they_part(world: World, steps: int, more:
         await bob.heard_head(common + steps)
         await bob.mirror(cities, "theirs")
         assert bob.size("theirs") == common + steps
-        world.wires.cut.discard(mallory_peer)
+        world.wires.heal(mallory_peer)
         with mallory.home.database.read() as connection:
             newest = Ledger(connection).newest_head(cities)
         assert newest is not None

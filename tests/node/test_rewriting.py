@@ -461,7 +461,7 @@ async def test_a_rewrite_without_an_epoch_is_a_fork(world: World) -> None:
         cities = await published(world, alice)
     world.steal("alice", "mallory", b"m" * 32)
     mallory_peer = peer_of_seed(b"m" * 32)
-    world.wires.cut.add(mallory_peer)
+    world.wires.cut(mallory_peer)
     async with (
         world.running("alice") as alice,
         world.running("bob", FOLLOW) as bob,
@@ -477,7 +477,7 @@ async def test_a_rewrite_without_an_epoch_is_a_fork(world: World) -> None:
         with mallory.home.database.read() as connection:
             newest = Ledger(connection).newest_head(cities)
         assert newest is not None
-        world.wires.cut.discard(mallory_peer)
+        world.wires.heal(mallory_peer)
         await mallory.member.announce(Topic.HEADS, newest[1].envelope)
         for node, name in ((bob, "theirs"), (alice, "cities")):
             await node.heard("dataset.forked")

@@ -258,7 +258,7 @@ async def test_of_two_who_push_one_is_told(world: World, monkeypatch: pytest.Mon
     async with world.running("alice") as alice:
         await grown(world, alice, 1)
     world.steal("alice", "mallory", SEED)
-    world.wires.cut.add(peer_of_seed(SEED))
+    world.wires.cut(peer_of_seed(SEED))
     async with (
         world.running("alice") as alice,
         world.running("mallory") as mallory,

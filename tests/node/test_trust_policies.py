@@ -329,6 +329,6 @@ async def test_what_is_refused(world: World) -> None:
             await accept(wire.AcceptRequest(sid=sid))
         with pytest.raises(Invalid):
             alice.assembly.reload(model.Settings(policy=under("did:key:nonsense")))
-        alice.member.networks = ()
+        await alice.member.take_part()
         with pytest.raises(Refused, match="in no network"):
             await publish(wire.NetworkRulesRequest(use="data"))

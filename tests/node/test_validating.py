@@ -279,7 +279,7 @@ async def test_a_step_whose_input_is_forked_does_not_wait_for_it(world: World) -
         await alice.pull("cities")
     seed = b"\x2a" * 32
     world.steal("alice", "mallory", seed)
-    world.wires.cut.add(peer_of_seed(seed))
+    world.wires.cut(peer_of_seed(seed))
     async with (
         world.running("alice") as alice,
         world.running("bob", ATTESTS) as bob,
@@ -296,7 +296,7 @@ async def test_a_step_whose_input_is_forked_does_not_wait_for_it(world: World) -
         await bob.mirror(alice.dataset("towns"), "towns")
         (event,) = await bob.heard("verdict.put-off")
         assert event.data["reason"] == "input-missing"
-        world.wires.cut.discard(mallory.member.peer_id)
+        world.wires.heal(mallory.member.peer_id)
         await announced(mallory, "cities")
         await bob.heard("dataset.forked")
         bob.parts.validator.loop.poke()

@@ -41,6 +41,7 @@ from odfd.store import webhook_calls as webhooks
 from odfd.store.catalog import Catalog
 from odfd.store.directory import PROJECTIONS, SEGMENTS, StateDirectory, open_state_directory
 from odfd.store.ledger.log import Ledger
+from p2p.driver.fetch_jobs import ChainFetch
 from p2p.identity import did_of_seed, peer_of_seed
 from worlds.clock import FixedClock
 from worlds.eventually import PATIENCE, became
@@ -404,15 +405,15 @@ async def test_blocks_that_come_while_a_mirror_is_deleted_bring_nothing_back(
         async with world.running("bob") as bob, trio.open_nursery() as nursery:
             if not is_first:
                 await bob.mirror(cities, "theirs")
-            fetch = bob.member.fetch_blocks
+            ask = ChainFetch.ask
 
             async def late(*of: Any) -> Any:
-                blocks = await fetch(*of)
+                blocks = await ask(*of)
                 asked.set()
                 await come.wait()
                 return blocks
 
-            monkeypatch.setattr(bob.member, "fetch_blocks", late)
+            monkeypatch.setattr(ChainFetch, "ask", late)
             if is_first:
                 nursery.start_soon(bob.mirror_in_vain, cities, "theirs", lambda mirror: mirror.passes > 0)
             else:

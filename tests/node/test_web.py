@@ -381,7 +381,7 @@ async def test_a_node_is_mirrored_over_http_alone(world: World) -> None:
         await alice.apply(ROOT)
         await grown(world, alice, 0)
         cities = alice.dataset("cities")
-        alice.member._wires.cut.add(alice.member.peer_id)
+        alice.member.wires.cut(alice.member.peer_id)
         assert (await alice.api.about.status()).http == (url_of(alice),)
         async with world.running("bob") as bob:
             for source, name in ((f"{url_of(alice)}/cities", "a"), (f"{url_of(alice)}/{cities.multibase}", "a")):

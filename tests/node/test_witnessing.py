@@ -39,11 +39,12 @@ from odfd.store.ledger.resolutions import Resolutions
 from odfd.store.mirror_specs import MirrorSpec
 from odfd.trust.witness.submission import LONGEST, SOON
 from odfd.trust.witness.witness import RENEW, ConsistencyResult, CosignRequest, KnownTree, Witness, rule, shown_by
+from p2p.driver import mesh
 from p2p.ports import Judgement, PeerId, Tip, Topic, TreeRoot
 from p2p.web.client import HttpAnswer, Posts
 from worlds.eventually import PATIENCE
 from worlds.manifests import ROOT
-from worlds.node_world import Lines, Node, World
+from worlds.node_world import Lines, Node, World, until
 
 # Witnesses among nodes: what is mirrored is cosigned, told, kept, and never contradicted.
 
@@ -252,7 +253,7 @@ async def test_what_is_relied_on_ends_where_witnesses_end(world: World) -> None:
             await carol.member.pull_statements(bob.member.peer_id, [cities])
             size = alice.size("cities")
             assert (await carol.api.trust.show("theirs")).reach.use == size
-            world.wires.cut.add(bob.member.peer_id)
+            world.wires.cut(bob.member.peer_id)
             world.write("alice", "b.csv", "2024-01-03T00:00:00Z,Wels,60000")
             await alice.pull("cities")
             await carol.heard_head(size + 1)
@@ -285,14 +286,14 @@ async def test_eclipse_never_deceives(world: World, rung: str) -> None:
         await bob.mirror(cities, "theirs")
         await bob.heard("cosignature.signed")
         false, honest = another_history(alice, cities), {alice.member.peer_id, bob.member.peer_id}
-        world.wires.cut.update(honest)
+        world.wires.cut(*honest)
         expect = str(alice.home.chains.chain(cities).block_at(1).hash) if rung == "expected" else None
         async with world.running("carol", asks(bob.key, quorum=1)) as carol:
             assert carol.parts.board.judge(Topic.HEADS, false, PEER) is Judgement.ACCEPT
             await carol.parts.scheduler.add(MirrorSpec(dataset=str(cities), name="theirs", expect=expect))
             await carol.parts.scheduler.pass_now(cities)
             assert carol.size("theirs") == 0
-            world.wires.cut.clear()
+            world.wires.heal()
             for peer in sorted(honest):
                 await carol.member.pull_statements(peer, [cities])
             await carol.parts.scheduler.pass_now(cities)
@@ -310,7 +311,7 @@ async def test_three_networks_that_show_the_same_are_told(world: World, blocks: 
     async with world.running("alice") as alice, world.running("bob") as bob, world.running("dora") as dora:
         cities = await published(world, alice)
         for node, block in zip((alice, bob, dora), blocks, strict=True):
-            node.member.block = f"10.{block}.0.0/16"
+            node.member.move(f"10.{block}.0.1")
         for node in (bob, dora):
             await node.mirror(cities, "theirs")
         async with world.running("carol") as carol:
@@ -329,26 +330,32 @@ async def test_three_networks_that_show_the_same_are_told(world: World, blocks: 
 
 
 @pytest.mark.slow
-async def test_a_newcomer_among_peers_of_one_network_looks_for_others(world: World) -> None:
+async def test_a_newcomer_among_peers_of_one_network_looks_for_others(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It is connected with one alone, and was told of two elsewhere: it meets them before it says how it was met."""
+    monkeypatch.setattr(mesh, "GROW", 3600.0)  # nobody dials but for a dataset
     async with world.running("alice") as alice, world.running("bob") as bob, world.running("dora") as dora:
         cities = await published(world, alice)
         for node, block in zip((alice, bob, dora), (1, 2, 3), strict=True):
-            node.member.block = f"10.{block}.0.0/16"
+            node.member.move(f"10.{block}.0.1")
         for node in (bob, dora):
             await node.mirror(cities, "theirs")
+            node.member.driver.look_again()  # as it does by itself before long
+        others = [bob.member.peer_id, dora.member.peer_id]
+        await until(lambda: alice.member.serving([cities]).get(cities) == set(others))
+        world.wires.hide(*others)
         async with world.running("carol") as carol:
-            carol.member.strangers = {bob.member.peer_id, dora.member.peer_id}
             await carol.mirror(cities, "theirs")
             assert (await carol.api.trust.show("theirs")).facts.met == "networks"
-            assert not carol.member.strangers
+            assert all(world.wires.are_linked(carol.member.peer_id, each) for each in others)
         async with world.running("erna") as erna:
-            erna.member.strangers = {bob.member.peer_id, dora.member.peer_id}
             expect = str(alice.home.chains.chain(cities).block_at(0).hash)
             await erna.heard_head(alice.size("cities"))
             await erna.mirror(cities, "theirs", expect=expect)
             assert [each.contact.by for each in await erna.mirrors()] == ["hash"]
-            assert len(erna.member.strangers) == 2, "who learned a hash elsewhere asks nobody"
+            linked = [each for each in others if world.wires.are_linked(erna.member.peer_id, each)]
+            assert linked == [], "who learned a hash elsewhere asks nobody"
 
 
 @pytest.mark.slow
@@ -356,11 +363,11 @@ async def test_who_shows_another_chain_is_no_network(world: World) -> None:
     async with world.running("alice") as alice, world.running("bob") as bob, world.running("dora") as dora:
         cities = await published(world, alice)
         for node, block in zip((alice, bob, dora), (1, 2, 3), strict=True):
-            node.member.block = f"10.{block}.0.0/16"
+            node.member.move(f"10.{block}.0.1")
         for node in (bob, dora):
             await node.mirror(cities, "theirs")
         async with world.running("carol") as carol:
-            last = carol.member._other(alice.member.peer_id).library.blocks(cities, alice.size("cities") - 1, 1)[0]
+            last = alice.parts.library.blocks(cities, alice.size("cities") - 1, 1)[0]
             tip = Tip(alice.size("cities"), Multihash.sha3_256(last).digest)
             peers = [node.member.peer_id for node in (alice, bob, dora)]
             holders = carol.parts.scheduler._sync._holders
@@ -500,12 +507,12 @@ async def test_what_nobody_can_prove_waits(world: World) -> None:
         cities = await publish_unspread(world, alice)
         async with world.running("witness", attends(cities)) as witness:
             (first,) = await witness.heard("cosignature.signed")
-            prove = witness.member.prove_prefix
+            prove = witness.member.driver.prove_prefix
 
             async def nobody(*_: Any) -> bool:
                 raise Remote("nobody proves it", rule="prove")
 
-            witness.member.prove_prefix = nobody
+            witness.member.driver.prove_prefix = nobody
             world.write("alice", "b.csv", MORE)
             await alice.pull("cities")
             await witness.heard_head(alice.size("cities"))
@@ -513,7 +520,7 @@ async def test_what_nobody_can_prove_waits(world: World) -> None:
             assert await look(witnessing) == RETRY_SECONDS
             assert set(told(witness)) == {"prove"}
             assert [each.checkpoint.size for each in cosigned(witness, cities)] == [first.data["size"]]
-            witness.member.prove_prefix = prove
+            witness.member.driver.prove_prefix = prove
             await look(witnessing)
             assert [each.checkpoint.size for each in cosigned(witness, cities)] == [alice.size("cities")]
 
@@ -553,16 +560,16 @@ async def test_a_split_that_a_witness_sees_is_proven_by_those_who_hold_it(world:
         world.write("alice", "b.csv", MORE)
         await alice.pull("cities")
         await witness.heard("cosignature.signed", 2)
-        world.wires.cut.update((alice.member.peer_id, witness.member.peer_id))
+        world.wires.cut(alice.member.peer_id, witness.member.peer_id)
         async with world.running("mallory") as mallory:
             await mallory.sign_again(alone=True)
             for number, day in enumerate((4, 5)):
                 world.write("alice", f"c{number}.csv", f"2024-01-0{day}T00:00:00Z,Steyr,38000")
                 await mallory.pull("cities")
-            world.wires.cut.discard(witness.member.peer_id)
+            world.wires.heal(witness.member.peer_id)
             await witness.member.pull_statements(mallory.member.peer_id, [cities])
             await witness.heard("cosignature.refused")
-            world.wires.cut.clear()
+            world.wires.heal()
             await alice.member.pull_statements(witness.member.peer_id, [cities])
             await alice.heard("dataset.forked")
             await witness.heard("dataset.forked")
@@ -579,13 +586,13 @@ async def test_each_epoch_is_an_origin_that_begins_with_what_is_kept(world: Worl
         async with world.running("witness", attends(cities)) as witness:
             await witness.heard("cosignature.signed")
             asked: list[tuple[int, int]] = []
-            prove = witness.member.prove_prefix
+            prove = witness.member.driver.prove_prefix
 
             async def proving(peers: Any, dataset: DatasetId, old: TreeRoot, signed: TreeRoot) -> bool:
                 asked.append((old.size, signed.size))
                 return bool(await prove(peers, dataset, old, signed))
 
-            witness.member.prove_prefix = proving
+            witness.member.driver.prove_prefix = proving
             await alice.done(alice.api.rewriting.rewrite("cities", wire.RewriteRequest(action="compact")))
             with trio.fail_after(PATIENCE):
                 count = 1
@@ -943,7 +950,7 @@ async def test_a_node_is_a_public_witness_for_another(world: World) -> None:
         await alice.pull()
         cities = alice.dataset("cities")
         policy = model.Policy(publish=model.Publish(witness=(str(cities),)))
-        world.wires.cut.add(alice.member.peer_id)
+        world.wires.cut(alice.member.peer_id)
         async with world.running("witness", policy, http=HTTP) as witness:
             key = witness.home.keys.node_key()
             vkey = checkpoint.verifier_key(str(key.did), COSIGNATURE_KEY, key.public)

@@ -1,7 +1,7 @@
 """A network in memory: hosts for the real driver of replication, and what carries streams and gossip between them.
 
 A host is a ``HostPort``, and one that can be divided among networks; there is no handshake, no port and no NAT. Links
-are made and broken by who holds the fabric.
+are made and broken by who holds the fabric; a link that breaks resets the streams on it.
 """
 
 from __future__ import annotations
@@ -10,6 +10,8 @@ import math
 from collections import Counter
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from typing import Any
+from weakref import WeakSet
 
 import trio
 import trio.testing
@@ -33,9 +35,13 @@ class MemoryStream:
         self.other: MemoryStream | None = None
         self.was_reset = False
         self.closed = False
+        self.noted: bytearray | None = None
+        """All that is said at this end is added to it."""
 
     async def send_all(self, data: bytes | memoryview) -> None:
         self._check()
+        if self.noted is not None:
+            self.noted += data
         try:
             await self._stream.send_all(data)
         except trio.BrokenResourceError as error:
@@ -65,6 +71,12 @@ class MemoryStream:
                 self.other.was_reset = True
             await self._stream.aclose()
 
+    def break_off(self) -> None:
+        """Its connection is gone."""
+        self.was_reset = True
+        self._stream.send_stream.close()  # type: ignore[attr-defined]  # streams in memory have one
+        self._stream.receive_stream.close()  # type: ignore[attr-defined]
+
     def _check(self) -> None:
         if self.closed:
             raise trio.ClosedResourceError
@@ -93,7 +105,7 @@ class MemoryHost:
         """Chosen peers and publishers: they share with nobody."""
         self._hello = trio.Event()
 
-    direct = None
+    direct: Any = None
     """Nobody is behind a NAT here."""
 
     def share_port_with(self, peers: Iterable[PeerId]) -> None:
@@ -155,6 +167,8 @@ class MemoryHost:
         if other is None or not other.reachable or other.address not in (multiaddr, *others):
             raise PeerUnreachable(multiaddr, "nobody there")
         self.fabric.join(self, other)
+        if other.peer_id not in self.links:
+            raise PeerUnreachable(multiaddr, "cut off")
         return other.peer_id
 
     async def disconnect(self, peer: PeerId) -> None:
@@ -180,7 +194,10 @@ class MemoryHost:
         return await self._inbox.receive()
 
     def tell(self, peer: PeerId, up: bool) -> None:
-        self._changes.send_nowait(ConnectionChange(peer, up, f"/memory/{peer}" if up else ""))
+        self.send_change(peer, up, f"/memory/{peer}" if up else "")
+
+    def send_change(self, peer: PeerId, up: bool, address: str) -> None:
+        self._changes.send_nowait(ConnectionChange(peer, up, address))
 
     async def join(self, topic: str, validator: Validator) -> None:
         self.validators[topic] = validator
@@ -220,7 +237,7 @@ class MemoryHost:
 class Fabric:
     """Hosts by name, and what is carried between them. ``nursery`` is that of hosts that get none of their own."""
 
-    def __init__(self, nursery: trio.Nursery) -> None:
+    def __init__(self, nursery: trio.Nursery | None) -> None:
         self.nursery = nursery
         self.hosts: dict[PeerId, MemoryHost] = {}
         self.carried: Counter[PeerId] = Counter()
@@ -228,6 +245,9 @@ class Fabric:
 
         self.briefs: list[tuple[PeerId, PeerId]] = []
         """Who asked whom over a connection of its own."""
+
+        self._open: dict[frozenset[PeerId], WeakSet[MemoryStream]] = {}
+        """The streams of each link, which break with it."""
 
     def ip(self, host: MemoryHost) -> str:
         return host.address.split("/")[2] if host.address.startswith("/ip4/") else ""
@@ -238,10 +258,12 @@ class Fabric:
         pair = trio.testing.lockstep_stream_pair() if lockstep else trio.testing.memory_stream_pair()
         mine, theirs = MemoryStream(pair[0], there.peer_id), MemoryStream(pair[1], here.peer_id)
         mine.other, theirs.other = theirs, mine
+        self._open.setdefault(frozenset((here.peer_id, there.peer_id)), WeakSet()).update((mine, theirs))
         there.nursery.start_soon(self.serve, handler, theirs, here.peer_id)
         return mine
 
     def host(self, name: str) -> MemoryHost:
+        assert self.nursery is not None
         host = MemoryHost(self, name, self.nursery)
         self.hosts[host.peer_id] = host
         return host
@@ -257,6 +279,8 @@ class Fabric:
             if there.peer_id in here.links:
                 here.links.discard(there.peer_id)
                 here.tell(there.peer_id, up=False)
+        for stream in self._open.pop(frozenset((one.peer_id, other.peer_id)), ()):
+            stream.break_off()
 
     async def serve(self, handler: StreamHandler, stream: MemoryStream, peer: PeerId) -> None:
         await handler(stream, peer)

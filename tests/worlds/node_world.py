@@ -7,13 +7,11 @@ replication layer promises and nothing that it forbids; ``Lies`` are what a peer
 from __future__ import annotations
 
 import functools
-import hashlib
 import itertools
 import shutil
 import tempfile
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, aclosing, asynccontextmanager, suppress
-from dataclasses import dataclass, field
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
+from contextlib import AbstractContextManager, ExitStack, aclosing, asynccontextmanager
 from pathlib import Path
 from typing import Any, Final, Literal, cast
 
@@ -23,12 +21,9 @@ import trio
 
 from chain import instant
 from chain.data.parquet import open_slice, write_slice
-from chain.errors import Fault, Invalid, NotFound, Remote
+from chain.errors import Fault
 from chain.ids import DatasetId
 from chain.instant import Instant
-from chain.multihash import Multihash
-from chain.statements.tree import is_consistent
-from chain.store.database import Database
 from config import model
 from engines.contract import OnProgress, TransformOutcome, TransformRequest, ignore_progress
 from engines.query.reader import QueryProcesses
@@ -41,11 +36,8 @@ from odfd.mirrors.mirror_state import Mirror
 from odfd.mirrors.object_fetcher import ObjectFetcher
 from odfd.mirrors.scheduler import MirrorScheduler
 from odfd.mirrors.sync import MirrorSync
-from odfd.network.joined_networks import Network, list_joined
-from odfd.network.joined_networks import keep as keep_network
-from odfd.network.joined_networks import list_blocked as blocked_peers
 from odfd.network.library import ServingLibrary
-from odfd.network.membership import HostOptions, Membership, MembershipTerms
+from odfd.network.membership import Membership
 from odfd.network.outbox import Outbox
 from odfd.network.statement_store import LedgerStatementStore
 from odfd.node.assembly import assembly_of, reload, services_of
@@ -55,9 +47,7 @@ from odfd.obs.meter import NodeMeter, counted_by
 from odfd.policy.policy_merge import PoliciesByNetwork
 from odfd.resources.registry import state
 from odfd.runtime.bus import Bus
-from odfd.runtime.clock import Clock
-from odfd.runtime.hanging_calls import in_loop
-from odfd.runtime.supervision import Life, Logger
+from odfd.runtime.supervision import Life
 from odfd.runtime.tasks import TaskBoard, TaskPhase
 from odfd.services.datasets.damage import DamageRegistry
 from odfd.services.execution.engine import NodeEngine
@@ -90,37 +80,17 @@ from odfd.trust.signing.owner_commit import OwnerCommitter
 from odfd.trust.validation.evidence_rechecker import EvidenceRechecker
 from odfd.trust.validation.observer import Observer
 from odfd.trust.validation.validator import Validator
-from p2p.driver.net_facts import NetFacts
-from p2p.identity import peer_of_seed
 from p2p.ip import Allows, is_global
 from p2p.kubo.rpc import IpfsDaemon
-from p2p.pace import Pace, PeerTraffic, Traffic
-from p2p.ports import (
-    ChainSink,
-    HeldParts,
-    Library,
-    ObjectSink,
-    PackSink,
-    PartsAsk,
-    PeerId,
-    PeerView,
-    PiecesAsk,
-    ReplicationFigures,
-    Tip,
-    Topic,
-    TreeRoot,
-)
-from p2p.wire.invite import Redemption
-from p2p.wire.limits import MAX_PACK, MAX_PACKED
 from worlds.called_services import CalledServices
 from worlds.eventually import PATIENCE
 from worlds.fake_engine import FakeEngine
 from worlds.manifests import DERIVED, ROOT
+from worlds.wires import Member, Wires
 
 __all__ = ["DERIVED", "ROOT", "Node", "SmallEngine", "Ticking", "World", "until"]
 
 START = instant.parse("2026-01-01T00:00:00Z")
-PART = 4096
 
 
 _AT_ONCE: Final[dict[str, Any]] = {
@@ -226,339 +196,6 @@ class SmallEngine(FakeEngine):
         if self.wrong is not None:
             await trio.to_thread.run_sync(self.wrong, request)
         return answer
-
-
-@dataclass
-class Lies:
-    """What a peer does to what it gives."""
-
-    blocks: Callable[[list[bytes]], list[bytes]] = list
-    object: Callable[[bytes], bytes] = bytes
-    size: Callable[[int], int] = int
-    """Of objects whose size is asked for."""
-
-
-@dataclass
-class Wires:
-    """Who is in the network, and who is cut off."""
-
-    members: dict[PeerId, Member] = field(default_factory=dict)
-    cut: set[PeerId] = field(default_factory=set)
-
-    def member(
-        self,
-        options: HostOptions,
-        shelves: tuple[ServingLibrary, LedgerStatementStore],
-        database: Database,
-        _clock: Clock,
-        _journal: Logger,
-        terms: MembershipTerms,
-    ) -> Member:
-        """What ``Membership`` would be made of."""
-        return Member(self, options, shelves, database, terms)
-
-
-class Member:
-    """A node's end: ``odfd.network.membership.Membership`` as far as the rooms above it see."""
-
-    def __init__(
-        self,
-        wires: Wires,
-        options: HostOptions,
-        shelves: tuple[ServingLibrary, LedgerStatementStore],
-        db: Database,
-        terms: MembershipTerms,
-    ) -> None:
-        self._wires = wires
-        self.peer_id = peer_of_seed(options.seed)
-        self.library, self.board = shelves
-        self._on_connect, self.known, self.redeem = terms.on_connect, terms.known, terms.redeem
-        self._db = db
-        self._networks = terms.networks
-        self.networks = (Network(name="wires"),)
-        self.failure: Fault | None = None
-        self.note = ""
-        self.traffic = Traffic()
-        self.peer_traffic: Callable[[], Mapping[PeerId, PeerTraffic]] = dict
-        self.blocked = 0
-        self._shut_out: frozenset[PeerId] = frozenset()
-        self.lies = Lies()
-        self.block = "10.0.0.0/16"
-        """Of its address, as others see it."""
-        self.gate = trio.Lock()
-        """Held by whoever shows something to this node's board: it does not go away under them."""
-        self.strangers: set[PeerId] = set()
-        """Members that were told of, and that nothing connects with this one yet."""
-        self.asked = 0
-        """Questions put to others."""
-        self.bytes = 0
-        self.looks = 0
-        """Times that what is served was to be told anew."""
-        self.answers = True
-        """Whether anybody who dials is answered."""
-        self.announced: list[tuple[Topic, bytes]] = []
-        self.shown = trio.Event()
-        """Set, and replaced, when something was shown to this node's board."""
-
-    @property
-    def networks(self) -> tuple[Network, ...]:
-        return self._networks()
-
-    @networks.setter
-    def networks(self, networks: tuple[Network, ...]) -> None:
-        self._networks.put(networks)
-
-    def _note_shown(self) -> None:
-        self.shown.set()
-        self.shown = trio.Event()
-
-    async def run(self, life: Life) -> None:
-        self._wires.members[self.peer_id] = self
-        await self.reload()
-        life.ready()
-        for other in self._others().values():
-            with suppress(Remote):  # gone again already
-                await self.pull_statements(other.peer_id)
-                await other.pull_statements(self.peer_id)
-                other._on_connect()
-        self._on_connect()
-        await life.stopping.wait()
-        del self._wires.members[self.peer_id]
-        with trio.CancelScope(shield=True):
-            await self.gate.acquire()
-        self.gate.release()
-
-    def _others(self) -> dict[PeerId, Member]:
-        if self.peer_id in self._wires.cut:
-            return {}
-        gone = {self.peer_id, *self._wires.cut, *self.strangers}
-        return {peer: other for peer, other in self._wires.members.items() if peer not in gone}
-
-    def _other(self, peer: PeerId) -> Member:
-        self.asked += 1
-        other = self._others().get(peer)
-        if other is None:
-            raise Remote(f"{peer} is gone", rule="unreachable")
-        return other
-
-    def _given(self, other: Member) -> ServingLibrary:
-        """What another gives to this one."""
-        return other.library.to(self.peer_id)
-
-    def addresses(self) -> Sequence[str]:
-        return ()
-
-    async def dial_own(self) -> dict[str, bool]:
-        await trio.lowlevel.checkpoint()
-        return {"/ip4/127.0.0.1/tcp/4150": self.answers}
-
-    def share_of(self, peer: PeerId) -> str:
-        return self._wires.members[peer].block if peer in self._wires.members else peer
-
-    def find(self, name: str) -> Network | None:
-        return next((each for each in self.networks if each.name == name), None)
-
-    def check_room(self, name: str) -> Network | None:
-        return self.find(name)
-
-    async def announce_in(self, networks: Collection[str], topic: Topic, envelope: bytes) -> None:
-        if {each.name for each in self.networks} & set(networks):
-            await self.announce(topic, envelope)
-
-    def bootstrap(self, _network: Network) -> tuple[str, ...]:
-        return (f"/ip4/127.0.0.1/tcp/4150/p2p/{self.peer_id}",)
-
-    async def join(self, network: Network) -> None:
-        """What is told in it is told again, as to whoever connects."""
-        with self._db.write() as connection:
-            keep_network(connection, network, START)
-        self.networks = (network,)
-        for other in self._others().values():
-            await self.pull_statements(other.peer_id)
-
-    async def reload(self) -> None:
-        """What a transaction recorded is in force."""
-        with self._db.read() as connection:
-            self.networks, self._shut_out = list_joined(connection) or self.networks, blocked_peers(connection)
-        self.blocked = len(self._shut_out)
-
-    unblock = reload
-
-    async def leave(self, name: str) -> Network | None:
-        with self._db.read() as connection:
-            left = None if name in {each.name for each in list_joined(connection)} else self.find(name)
-        self.networks = tuple(each for each in self.networks if each != left)
-        return left
-
-    async def connect(self, *multiaddrs: str) -> PeerId:
-        return PeerId(multiaddrs[0].rpartition("/")[2])
-
-    async def redeem_at(self, inviter: PeerId, token: bytes) -> Redemption:
-        return await trio.to_thread.run_sync(self._other(inviter).redeem, self.peer_id, token)
-
-    async def net_facts(self) -> NetFacts:
-        await trio.lowlevel.checkpoint()
-        return NetFacts(peers=len(self._others()))
-
-    def figures(self) -> ReplicationFigures:
-        return ReplicationFigures(connected=len(self._others()), known=len(self._others()))
-
-    def look_again(self) -> None:
-        self.looks += 1
-
-    @in_loop  # as the real one
-    def peers(self) -> Sequence[PeerView]:
-        unseen = [PeerView(peer=peer, blocked=True) for peer in sorted(self._shut_out)]
-        met = self._others().items()
-        return [*(PeerView(peer=peer, connected=True, network=other.block) for peer, other in met), *unseen]
-
-    async def announce(self, topic: Topic, envelope: bytes) -> None:
-        self.announced.append((topic, envelope))
-        for other in list(self._others().values()):
-            async with other.gate:
-                if other.peer_id in self._wires.members:
-                    await trio.to_thread.run_sync(other.board.judge, topic, envelope, self.peer_id)
-                    other._note_shown()
-
-    async def pull_statements(
-        self, peer: PeerId, datasets: Sequence[DatasetId] | None = None, *, private: bool = False
-    ) -> int:
-        other = self._other(peer)
-        told = other.board.to(self.peer_id)
-
-        def pull() -> int:
-            count = 0
-            for ref in (told if private else other.board).refs(datasets):
-                if (found := told.envelope(ref.sid)) is not None:
-                    self.board.judge(*found, peer)
-                    count += 1
-            return count
-
-        async with other.gate:  # it closes its database only once nobody reads it
-            if peer not in self._others():
-                raise Remote(f"{peer} is gone", rule="unreachable")
-            pulled = await trio.to_thread.run_sync(pull)
-        self._note_shown()
-        return pulled
-
-    async def choose(self, _peers: Collection[PeerId], _dataset: DatasetId | None = None) -> Member:
-        return self
-
-    async def chain_size(self, peer: PeerId, dataset: DatasetId) -> int:
-        return await trio.to_thread.run_sync(self._given(self._other(peer)).size, dataset)
-
-    async def object_size(self, peer: PeerId, name: Multihash) -> int | None:
-        other = self._other(peer)
-        size = await trio.to_thread.run_sync(self._given(other).object_size, name)
-        return None if size is None else other.lies.size(size)
-
-    async def fetch_blocks(self, peer: PeerId, dataset: DatasetId, start: int, max_bytes: int) -> Sequence[bytes]:
-        other = self._other(peer)
-        given = await trio.to_thread.run_sync(self._given(other).blocks, dataset, start, max_bytes)
-        return other.lies.blocks(list(given))
-
-    async def pull_chain(
-        self, peers: Sequence[PeerId], dataset: DatasetId, size: int, sink: ChainSink, pace: Pace | None = None
-    ) -> None:
-        reasons = []
-        for peer in peers:
-            try:
-                while sink.size < size:
-                    start = sink.size
-                    blocks = (await self.fetch_blocks(peer, dataset, start, PART))[: size - start]
-                    if not blocks:
-                        raise Remote("has no more")
-                    _pay(pace, sum(map(len, blocks)))
-                    await trio.to_thread.run_sync(sink.append, peer, start, blocks)
-                await trio.to_thread.run_sync(sink.finish)
-            except (Remote, Invalid) as fault:
-                reasons.append(f"{peer}: {fault}")
-            else:
-                return
-        raise Remote("; ".join(reasons), rule="peers-failed")
-
-    async def holds(self, peer: PeerId, dataset: DatasetId, tip: Tip) -> bool:
-        def shows() -> bool:
-            found = self._given(self._other(peer)).blocks(dataset, tip.size - 1, 1)
-            return bool(found) and hashlib.sha3_256(found[0]).digest() == tip.last
-
-        return await trio.to_thread.run_sync(shows)
-
-    async def prove_prefix(self, peers: Sequence[PeerId], dataset: DatasetId, old: TreeRoot, signed: TreeRoot) -> bool:
-        def prove(peer: PeerId) -> bool:
-            nodes = self._given(self._other(peer)).prove(dataset, signed.size, old=old.size)
-            return is_consistent(old.size, old.root, signed.size, signed.root, nodes)
-
-        return any([await trio.to_thread.run_sync(prove, peer) for peer in peers])
-
-    async def fetch_object(
-        self, peers: Sequence[PeerId], name: Multihash, size: int, sink: ObjectSink, pace: Pace | None = None
-    ) -> None:
-        reasons = []
-        for peer in peers:
-            try:
-                while sink.received < (stop := size if sink.stop is None else sink.stop):
-                    other = self._other(peer)
-                    part = min(PART, stop - sink.received)
-                    data = await trio.to_thread.run_sync(_part, self._given(other), name, sink.received, part)
-                    if not data:
-                        raise Remote("has no more")
-                    self.bytes += len(data)
-                    _pay(pace, len(data))
-                    await trio.to_thread.run_sync(sink.write, other.lies.object(data))
-                await trio.to_thread.run_sync(sink.finish)
-            except (Remote, Invalid) as fault:
-                reasons.append(f"{peer}: {fault}")
-            else:
-                return
-        raise Remote("; ".join(reasons), rule="peers-failed")
-
-    async def fetch_small(
-        self, peers: Sequence[PeerId], names: Sequence[Multihash], sink: PackSink, pace: Pace | None = None
-    ) -> None:
-        reasons = []
-        for peer in peers:
-            try:
-                while sink.received < len(names):
-                    other = self._other(peer)
-                    wanted = names[sink.received : sink.received + MAX_PACK]
-                    found = await trio.to_thread.run_sync(_small, self._given(other), wanted)
-                    if not found:
-                        raise Remote("has no more")
-                    self.bytes += sum(map(len, found))
-                    _pay(pace, sum(map(len, found)))
-                    await trio.to_thread.run_sync(sink.take, [other.lies.object(data) for data in found])
-            except (Remote, Invalid) as fault:
-                reasons.append(f"{peer}: {fault}")
-            else:
-                return
-        raise Remote("; ".join(reasons), rule="peers-failed")
-
-    async def ask_parts(self, peer: PeerId, ask: PartsAsk) -> HeldParts | None:
-        return await trio.to_thread.run_sync(self._given(self._other(peer)).parts, ask)
-
-    async def ask_pieces(self, peer: PeerId, ask: PiecesAsk) -> HeldParts | None:
-        return await trio.to_thread.run_sync(self._given(self._other(peer)).pieces, ask)
-
-    async def piece_list(
-        self, peer: PeerId, dataset: DatasetId, name: Multihash, size: int
-    ) -> tuple[bytes, bytes] | None:
-        return await trio.to_thread.run_sync(self._given(self._other(peer)).piece_list, dataset, name, size)
-
-    async def seek(self, dataset: DatasetId, beyond: Collection[str] = ()) -> int:
-        """Meets those who were told of and not met, of each network one."""
-        met: dict[str, PeerId] = {}
-        for peer in self.strangers & self._wires.members.keys():
-            other = self._wires.members[peer]
-            if other.block not in beyond and self._given(other).size(dataset):
-                met.setdefault(other.block, peer)
-        self.strangers -= set(met.values())
-        return len(met)
-
-    def serving(self, datasets: Iterable[DatasetId]) -> dict[DatasetId, set[PeerId]]:
-        return {}
-
-    def penalise(self, peer: PeerId, reason: str, weight: float) -> None: ...
 
 
 class Parts:
@@ -922,23 +559,3 @@ def add_to_first(column: str, more: int, request: TransformRequest) -> None:
     rows = rows.set_column(place, rows.schema.field(place), pa.array(values, rows.schema.field(place).type))
     path.unlink()
     write_slice(rows, path)
-
-
-def _pay(pace: Pace | None, amount: int) -> None:
-    """Nobody waits here: what it came to is to be seen in ``due``."""
-    if pace is not None:
-        pace.take(amount, trio.current_time())
-
-
-def _part(library: Library, name: Multihash, offset: int, length: int) -> bytes:
-    """Raises Remote: it is not here, or not yet."""
-    into = bytearray(length)
-    try:
-        _, count = library.object_part(name, offset, memoryview(into))
-    except NotFound as fault:
-        raise Remote(fault.message, rule=fault.rule) from fault
-    return bytes(into[:count])
-
-
-def _small(library: Library, names: Sequence[Multihash]) -> list[bytes]:
-    return list(library.small_objects(names, MAX_PACKED))
