@@ -254,20 +254,19 @@ class Search:
         return doubtful if is_last_hope and all(each.path != at for each in self._open.values()) else None
 
     def _worth_asking(self, at: int) -> Iterator[_Candidate]:
-        limits, blocks = self._limits, self._blocks
+        """Cheap reasons against a node are looked for first: this is most of what a search costs."""
+        limits, blocks, parts, heard, farthest = self._limits, self._blocks, self._parts, self._heard, self._farthest
         for contact, each in self._paths[at].waiting.items():
-            if blocks[each.block] >= limits.of_block or blocks[each.operator] >= limits.of_operator:
+            if contact.key in heard:
                 continue
-            if each.part is not None and self._parts[each.part] >= limits.of_part:
+            if each.distance and farthest is not None and each.distance >= farthest:
+                continue  # neither in the region, nor nearer than the farthest of the ``nearest`` that answered
+            if blocks.get(each.block, 0) >= limits.of_block or blocks.get(each.operator, 0) >= limits.of_operator:
                 continue
-            if contact not in self._asked and contact.key not in self._heard and self._is_within(each):
+            if each.part is not None and parts.get(each.part, 0) >= limits.of_part:
+                continue
+            if contact not in self._asked:
                 yield each
-
-    def _is_within(self, candidate: _Candidate) -> bool:
-        """Whether it is in the region, or nearer than the farthest of the ``nearest`` nodes that answered."""
-        if not candidate.distance or self._farthest is None:
-            return True
-        return candidate.contact.place ^ self._region.target < self._farthest
 
     def _is_credible(self, candidate: _Candidate) -> bool:
         if not candidate.tellers:

@@ -21,6 +21,7 @@ from bisect import bisect_left
 from collections import Counter, OrderedDict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from operator import itemgetter
 from typing import Final
 
 import msgspec
@@ -88,6 +89,9 @@ class _Bucket:
     """The time at which the last search for a place in this bucket began."""
 
 
+_nearness: Final = itemgetter(0, 1)
+
+
 class RoutingTable:
     """The routing table of the node whose place is ``me``."""
 
@@ -146,7 +150,8 @@ class RoutingTable:
     def _suggest(self, bucket: _Bucket, contact: LookupContact) -> None:
         """Keeps the newest suggestions, and of one block only the newest: making suggestions costs others nothing."""
         if self._limits.of_block < self._limits.bucket:
-            for key in [key for key, one in bucket.spare.items() if one.block == contact.block]:
+            block = contact.block
+            for key in [key for key, one in bucket.spare.items() if one.block == block]:
                 del bucket.spare[key]
         bucket.spare[contact.key] = contact
         while len(bucket.spare) > self._limits.spare:
@@ -204,15 +209,19 @@ class RoutingTable:
 
     def around(self, region: Region, count: int, rng: Chance) -> list[LookupContact]:
         """Returns entries near a place: random ones of those in its region and then the nearest, few of each part."""
-        near = sorted(self, key=lambda one: (region.distance(one.place), rng.random()))
+        entries = (entry for bucket in self._buckets.values() for entry in bucket.entries.values())
+        near = [(region.distance(entry.place), rng.random(), entry) for entry in entries]
+        near.sort(key=_nearness)
         chosen: list[LookupContact] = []
         crowded: list[LookupContact] = []
         parts: Counter[int | None] = Counter()
-        for one in near:
-            part = region.part(one.place)
+        for _, _, entry in near:
+            if len(chosen) == count:
+                return chosen
+            part = region.part(entry.place)
             parts[part] += 1
             is_crowded = part is not None and parts[part] > self._limits.told_of_part
-            (crowded if is_crowded else chosen).append(one)
+            (crowded if is_crowded else chosen).append(entry.contact)
         return [*chosen, *crowded][:count]
 
     def region(self, target: int, count: int) -> Region:
