@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import sys
 from random import Random
-from typing import Any
+from typing import Any, Final
 
 from p2p.lookup.node import LookupNode
 from p2p.lookup.records import LIMITS, Kept
 from p2p.wire.contact import LookupContact
 from p2p.wire.limits import MAX_RECORD
+
+CONTACTS: Final = 40_000
+"""Nodes that a node hears of: five times as many fill two more of its lists, of twenty entries each."""
 
 
 def deep_size(thing: Any, seen: set[int] | None = None) -> int:
@@ -35,7 +38,7 @@ def largest() -> int:
     """Bytes. Records are put in unsigned, as making eight thousand signatures shows nothing."""
     lot = Random(1)
     node = LookupNode("net", b"m" * 32, lot, b"secret")
-    for number in range(200_000):
+    for number in range(CONTACTS):
         ip = (0x20010000_00000000_00000000_00000000 + lot.getrandbits(100)).to_bytes(16, "big")
         contact = LookupContact(number.to_bytes(32, "big"), ip, 1)
         node.table.note_answer(contact, 0.0)

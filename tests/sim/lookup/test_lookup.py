@@ -18,7 +18,7 @@ from sim.lookup.world import Member, Plan
 
 SOAK = "ODF_SOAK" in os.environ
 SEEDS = range(10 if SOAK else 2)
-NODES = 2000 if SOAK else 250
+NODES = 2000 if SOAK else 150
 LIGHT: dict[str, Any] = {"minutes": 1, "measured": 4, "published": 0, "upkeep": 0.0, "stale": 0.15}
 """Most nodes only answer: a run of seconds."""
 ATTACK: dict[str, Any] = {**LIGHT, "sought": 4, "seekers": 15, "eclipses": 4, "attackers": 60, "attack_blocks": 60}
@@ -100,7 +100,8 @@ def test_poisoned_records_delay_and_hide_no_holder() -> None:
 def test_each_way_of_finding_has_its_price() -> None:
     """Gossip finds at once, and costs what the network is large; Kademlia waits for the dead and for who is made up.
     The lookup is sooner than the latter and smaller than the former."""
-    plan: dict[str, Any] = {**LIGHT, "published": 10, "upkeep": 0.2}
+    nodes = NODES if SOAK else 250
+    plan: dict[str, Any] = {**LIGHT, "nodes": nodes, "published": 10, "upkeep": 0.2}
     ways = {way: run(1, **plan, way=way) for way in WAYS}
     for way, outcome in ways.items():
         print(row(way, outcome))
@@ -111,7 +112,7 @@ def test_each_way_of_finding_has_its_price() -> None:
     assert late["gossip"] < late["lookup"] < late["stock"] / 2
     assert max(gossip.asked) <= 6 < min(lookup.asked)
     assert 4 * max(lookup.memory, stock.memory) < gossip.memory
-    larger = run(1, **{**plan, "nodes": 2 * NODES}, way="gossip")
+    larger = run(1, **{**plan, "nodes": 2 * nodes}, way="gossip")
     assert larger.memory > 1.7 * gossip.memory
     assert larger.costs["gossip"] > 1.5 * gossip.costs["gossip"]
 

@@ -373,6 +373,13 @@ def look_for_versions(home: Path, promised: Promises) -> None:
         assert "commitInfo" in json.loads(file.read_text().splitlines()[-1])
 
 
+def digest_of(folder: Path) -> str:
+    """Of all that a folder has: names, and what is in files."""
+    files = sorted(folder.rglob("*")) if folder.exists() else []
+    parts = [(str(each.relative_to(folder)), each.read_bytes() if each.is_file() else None) for each in files]
+    return hashlib.sha256(repr(parts).encode()).hexdigest()
+
+
 ACTS: Final = {
     "signing": Act(sign, look_for_signatures),
     "keys": Act(make_keys, look_for_keys),
@@ -417,7 +424,12 @@ def test_what_was_promised_is_there_whenever_the_power_fails(
         ACTS[act].do(home, promise)
         fail()
     disk.close()
+    looked_at = set[tuple[str, int]]()
     for image, by_then in images:
+        known = (digest_of(image), len(by_then))
+        if known in looked_at:
+            continue  # what is the same at two syncs is looked at once
+        looked_at.add(known)
         try:
             ACTS[act].look(image, by_then)
         except Exception as error:
