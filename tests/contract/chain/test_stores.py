@@ -20,6 +20,7 @@ from chain.store import former_epochs
 from chain.store.base import PAGE_BLOCKS, Append, FormerEpochs, Head, Rewrite
 from chain.store.former_epochs import SET_ASIDE
 from worlds import store_worlds as worlds
+from worlds.depth import share
 
 
 def test_a_chain_that_is_not_there(world: Any) -> None:
@@ -206,7 +207,7 @@ PROGRAMS = st.lists(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["memory", "sqlite"])
-@settings(max_examples=40)
+@settings(max_examples=share(60))
 @given(program=PROGRAMS)
 def test_any_program_does_what_a_list_of_lists_does(kind: str, program: list[Any]) -> None:
     model: dict[int, list[Any]] = {0: [], 1: [], 2: []}

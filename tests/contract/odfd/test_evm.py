@@ -25,6 +25,7 @@ from odfd.ingest.fetch.source import Fetched, FetchJob, Unchanged
 from odfd.ingest.settings import PATIENCE, IngestSettings
 from p2p.dial import NotAllowed
 from p2p.ip import is_global
+from worlds.depth import share
 from worlds.evm import MINTED, ROCKET, Chain, chain_served
 from worlds.reading import read
 from worlds.sources import asked_here
@@ -124,7 +125,7 @@ def test_another_history_of_the_chain_is_refused(chain: Chain, tmp_path: Path) -
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("here")
-@settings(max_examples=20)
+@settings(max_examples=share(40))
 @given(st.lists(st.integers(100, 400), max_size=12), st.lists(st.integers(100, 420), max_size=4), st.integers(9, 90))
 def test_however_ranges_and_pulls_are_cut_each_log_comes_once(blocks: list[int], finals: list[int], most: int) -> None:
     """A provider refuses ranges that are too wide, and transactions have few blocks and logs."""

@@ -31,6 +31,7 @@ from odfd.store.collections import CollectionState, Member
 from odfd.store.keys.keystore import KeyStore
 from odfd.store.ledger import log
 from odfd.trust.signing.owner_commit import OwnerCommitter
+from worlds.depth import share
 
 START = instant.parse("2026-01-01T00:00:00Z")
 STEPS = (
@@ -130,7 +131,7 @@ class Node:
 
 
 @pytest.mark.slow
-@settings(max_examples=25)
+@settings(max_examples=share(50))
 @given(st.lists(st.tuples(st.sampled_from([1, 40_000]), st.sampled_from(STEPS), st.booleans()), max_size=4), SHARDS)
 def test_a_capture_and_its_block_are_there_together(lives: list[tuple[int, str, bool]], shards: int) -> None:
     with tempfile.TemporaryDirectory() as folder:

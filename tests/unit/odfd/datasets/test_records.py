@@ -83,6 +83,7 @@ from odfd.store.row_counts import add_counts
 from odfd.trust.signing.owner_commit import author_blocks
 from worlds.chains import linked
 from worlds.clock import FixedClock
+from worlds.depth import share
 from worlds.legacy_schema import legacy
 
 # The records beside the blocks: whatever is appended, given up or merged, sums are those of the records.
@@ -114,7 +115,7 @@ commands = st.lists(
 
 
 @pytest.mark.slow
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=share(100), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(commands)
 def test_sums_are_those_of_the_records(database: Database, ran: list[tuple[str, int, int]]) -> None:
     model: list[tuple[int, bool, int]] = []

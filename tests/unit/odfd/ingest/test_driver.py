@@ -62,6 +62,7 @@ from odfd.ingest import driver, trigger
 from odfd.ingest.driver import ATTEMPTS, Ingested, NothingNew, SourceMoved, pull_root
 from odfd.ingest.fetch.source import Unchanged
 from odfd.ingest.push import PushTerms, push_files
+from worlds.depth import share
 from worlds.fake_engine import FakeEngine
 from worlds.memory_store import MemoryChains, MemoryObjects
 
@@ -656,7 +657,7 @@ async def pulled(meanwhile: Meanwhile, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=share(100), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.sampled_from(ACTIONS), max_size=24))
 def test_any_order_of_apply_fetch_plan_and_commit(
     tmp_path_factory: pytest.TempPathFactory, bench: Any, actions: list[str]

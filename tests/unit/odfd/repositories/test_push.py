@@ -31,6 +31,7 @@ from odfd.transfer.folders import Missing, Transfer, export_dataset, import_data
 from odfd.verify.verify import VerificationRequest, verify_chain
 from worlds.azurite import KEY as azurite_key
 from worlds.azurite import azurite_served, new_container
+from worlds.depth import share
 from worlds.google import Cloud, google_served, service_account
 from worlds.s3_server import new_bucket, s3_server
 from worlds.sftp import PASSWORD, Served, sftp_served
@@ -275,7 +276,7 @@ class Mortal(Bucket):
 
 
 @pytest.mark.slow
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=share(40), deadline=None)
 @given(cuts=st.lists(st.tuples(st.integers(0, 60), st.booleans()), min_size=1, max_size=3))
 def test_cut_off_anywhere_what_is_there_holds_and_goes_on(
     cuts: list[tuple[int, bool]], tmp_path_factory: pytest.TempPathFactory

@@ -34,6 +34,7 @@ from odfd.resources.selectors import (
     selector_text,
 )
 from odfd.resources.store import ResourceStore
+from worlds.depth import share
 
 NOW = Instant(1_000)
 
@@ -196,7 +197,7 @@ batches = st.lists(
 
 @pytest.mark.slow
 @given(batches, st.randoms(use_true_random=False))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=share(100), deadline=None)
 def test_p02_order_and_split_do_not_show(empty: sqlite3.Connection, told: list[dict[str, Any]], chance: Any) -> None:
     with Shelf(empty) as whole:
         generations: dict[str, int] = {}
@@ -221,7 +222,7 @@ def test_p02_order_and_split_do_not_show(empty: sqlite3.Connection, told: list[d
 
 @pytest.mark.slow
 @given(batches, st.data())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=share(100), deadline=None)
 def test_p09_what_stands_is_the_sum_of_what_was_told(
     empty: sqlite3.Connection, told: list[dict[str, Any]], data: Any
 ) -> None:
@@ -332,7 +333,7 @@ def test_a_resource_is_read_back_as_it_was_written() -> None:
 
 @pytest.mark.slow
 @given(batches, st.integers(1, 12), st.integers(0, 12))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=share(80), deadline=None)
 def test_p09_what_is_removed_is_older_than_what_is_kept(
     empty: sqlite3.Connection, told: list[dict[str, Any]], kept: int, age: int
 ) -> None:
