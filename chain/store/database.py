@@ -111,6 +111,8 @@ class Database:
             self.recovered: int = self._recover()
             """Pages that the log of a killed process gave back; ``wal.pages_promised`` says how many it should."""
             self._writer.execute("PRAGMA synchronous = FULL")
+            # Sealed secrets are replaced and deleted; not every build of SQLite overwrites the pages that held them.
+            self._writer.execute("PRAGMA secure_delete = ON")
             self._writer.execute(f"PRAGMA journal_size_limit = {_WAL_LIMIT}")
             self._writer.execute(_VERSIONS)
             self._check_schema(self._writer, [("first", (_VERSIONS,))])

@@ -12,6 +12,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -307,6 +308,28 @@ def test_a_closed_database_opens_its_file_no_more(tmp_path: Path) -> None:
     for opened in (database.read, database.write):
         with pytest.raises(sqlite3.ProgrammingError), opened():
             raise AssertionError
+
+
+def test_what_is_deleted_is_overwritten_whatever_sqlite_does_by_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connect = sqlite3.connect
+
+    def connect_plain(*args: Any, **settings: Any) -> sqlite3.Connection:
+        connection: sqlite3.Connection = connect(*args, **settings)
+        connection.execute("PRAGMA secure_delete = OFF")  # some builds have it on, others off
+        return connection
+
+    monkeypatch.setattr(sqlite3, "connect", connect_plain)
+    database = open_database(tmp_path / "odfd.db")
+    database.migrate("secrets", ["CREATE TABLE secrets (value BLOB)"])
+    secret = b"a sealed secret" * 100
+    with database.write() as connection:
+        connection.execute("INSERT INTO secrets VALUES (?)", (secret,))
+    with database.write() as connection:
+        connection.execute("DELETE FROM secrets")
+    database.close()
+    assert b"a sealed secret" not in database.path.read_bytes()
 
 
 # Death at every durable step of a commit: what is found after is the old state or the new, and the work can go on.
