@@ -403,7 +403,7 @@ def test_a_large_fold_goes_on_in_the_order_of_offsets(slices: Slices, name: str)
     )
     view: dict[str, Any] = {"schema": schema.serialize().to_pybytes(), "fold": "key", "key": ("city",)}
     limits = SessionLimits(memory=256 << 20, temporary=64 << 20, threads=4)
-    kept = 300_000
+    kept = 130_000  # DuckDB's row groups have 122,880
 
     def write(offsets: range, cities: list[int]) -> None:
         columns = [offsets, [0] * len(cities), [0] * len(cities), cities, offsets]
