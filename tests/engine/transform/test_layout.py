@@ -63,12 +63,13 @@ COMPILED = {"spark.sql.codegen.wholeStage": "true", "spark.sql.codegen.factoryMo
 """As engines have it; the session of all tests has not."""
 UNCOMPILED = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
 INTERPRETED = "interpreted, sorted"
+PARTITIONS, MORE = "spark.sql.shuffle.partitions", "one more than there are rows"
 LAYOUTS = {
     "many partitions": {
         **UNCOMPILED, "spark.sql.shuffle.partitions": "7", "spark.sql.files.maxPartitionBytes": "200",
         "spark.sql.files.openCostInBytes": "0", "spark.sql.leafNodeDefaultParallelism": "4",
     },
-    "more partitions than rows": {**UNCOMPILED, "spark.sql.shuffle.partitions": str(BLOCKS * ROWS + 1)},
+    "more partitions than rows": {**UNCOMPILED, PARTITIONS: MORE},
     "adaptive": {
         **UNCOMPILED, "spark.sql.adaptive.enabled": "true", "spark.sql.shuffle.partitions": "20",
     },
@@ -101,7 +102,8 @@ def digest(lab, name, settings, rows=ROWS):
         else lab.stream(700 + at, days=20, blocks=BLOCKS, rows=rows)
         for at, alias in enumerate(aliases)
     }  # fmt: skip
-    lab.settings = COMPILED | settings
+    many = 1 + sum(table.num_rows for stream in streams.values() for table in stream.tables if table is not None)
+    lab.settings = COMPILED | settings | ({PARTITIONS: str(many)} if settings.get(PARTITIONS) == MORE else {})
     got = lab.run(query, streams, [dict.fromkeys(aliases, BLOCKS)], changelogs=changing)
     lab.settings = {}
     assert got.rows
