@@ -75,7 +75,8 @@ def _session(browser: Any, shown: Any) -> Iterator[Any]:
     first.goto(shown.address())
     first.wait_for_selector("h1")
     context.base = first.url.partition("#")[0]
-    first.close()
+    first.goto("about:blank")
+    context.tab = first
     yield context
     context.close()
 

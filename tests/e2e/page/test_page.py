@@ -69,18 +69,33 @@ def unheld(lie: Any, name: str) -> str:
 
 
 class Seen:
-    """A tab, with what went wrong in it."""
+    """The tab of a session, empty at first, with what goes wrong in it: to open another one for each test takes longer
+    than most of them."""
 
     def __init__(self, context: Any) -> None:
         self.base = context.base
-        self.tab = context.new_page()
+        self.tab = context.tab
         self.wrong: list[str] = []
         self.refused: list[str] = []
         self.asked: list[str] = []
-        self.tab.on("console", self._said)
-        self.tab.on("pageerror", lambda error: self.wrong.append(str(error)))
-        self.tab.on("dialog", lambda dialog: (self.wrong.append(dialog.message), dialog.dismiss()))
-        self.tab.on("request", lambda request: self.asked.append(request.url))
+        self._heard = {
+            "console": self._said,
+            "pageerror": lambda error: self.wrong.append(str(error)),
+            "dialog": lambda dialog: (self.wrong.append(dialog.message), dialog.dismiss()),
+            "request": lambda request: self.asked.append(request.url),
+        }
+        for event, hear in self._heard.items():
+            self.tab.on(event, hear)
+
+    def leave(self) -> None:
+        """Leaves nothing of this test in it."""
+        self.tab.unroute_all()
+        self.tab.evaluate("sessionStorage.clear()")
+        self.tab.goto("about:blank")
+        for event, hear in self._heard.items():
+            self.tab.remove_listener(event, hear)
+        self.tab.set_viewport_size({"width": 1280, "height": 720})
+        self.tab.emulate_media(color_scheme="null", reduced_motion="null")
 
     def _said(self, said: Any) -> None:
         if said.type == "error":
@@ -116,7 +131,7 @@ class Seen:
 def seen(lie_session: Any) -> Iterator[Seen]:
     made = Seen(lie_session)
     yield made
-    made.tab.close()
+    made.leave()
     assert not made.wrong
     assert not made.refused
 
@@ -125,7 +140,7 @@ def seen(lie_session: Any) -> Iterator[Seen]:
 def strange(strangers_session: Any) -> Iterator[Seen]:
     made = Seen(strangers_session)
     yield made
-    made.tab.close()
+    made.leave()
     assert not made.wrong
     assert not made.refused
 
@@ -638,7 +653,7 @@ def test_markup_would_be_refused_by_the_browser_too(lie_session: Any) -> None:
     seen = Seen(lie_session)
     seen.go("datasets")
     tried = seen.tab.evaluate(REFUSED)
-    seen.tab.close()
+    seen.leave()
     assert tried == ["TypeError", "TypeError", "TypeError"]
     assert len(seen.refused) == 3
     assert not seen.wrong
