@@ -30,7 +30,7 @@ FAIR, ROUGH = Weather(), Weather(delay=0.01, jitter=0.01, loss=0.01)
 SOAK_SECONDS = int(os.environ.get("ODF_SOAK_SECONDS", "3600" if os.environ.get("ODF_SOAK") else "0"))
 FILLING = 1500
 """Blocks until what is bounded by a number is full, as are pages of SQLite and events: a tenth of the memory."""
-BUSY = 1000 if SOAK_SECONDS else 100
+BUSY = 1000 if SOAK_SECONDS else 40
 ROWS = 2000
 
 
