@@ -30,7 +30,7 @@ def one_error(text: str) -> str:
 
 
 def test_manifests(make_daemon: Callable[..., Any]) -> None:
-    daemon = make_daemon().start()
+    daemon = make_daemon(small=True).start()
     file = daemon.folder / "m.yaml"
     for text, words in (
         (ROOT.replace("merge:", "merg:"), ["m.yaml:13", "merg", "did you mean 'merge'"]),
@@ -80,7 +80,7 @@ def test_no_java(make_daemon: Callable[..., Any], tmp_path: Path) -> None:
 
 
 def test_a_corrupt_object(make_daemon: Callable[..., Any], golden: Path) -> None:
-    daemon = make_daemon().start()
+    daemon = make_daemon(small=True).start()
     daemon.ask("import", str(golden / "flights"), "--as", "flights")
     files = [file for file in (daemon.state / "objects").rglob("f1620*") if file.is_file()]
     with closing(sqlite3.connect(daemon.state / "odfd.sqlite")) as database, database:
@@ -100,7 +100,7 @@ def test_a_corrupt_object(make_daemon: Callable[..., Any], golden: Path) -> None
 
 
 def test_a_corrupt_block(make_daemon: Callable[..., Any], golden: Path) -> None:
-    daemon = make_daemon().start()
+    daemon = make_daemon(small=True).start()
     daemon.ask("import", str(golden / "airlines"), "--as", "airlines")
     with closing(sqlite3.connect(daemon.state / "odfd.sqlite")) as database, database:
         ((raw,),) = database.execute("SELECT raw FROM blocks WHERE sequence = 3").fetchall()
@@ -115,7 +115,7 @@ def test_a_corrupt_block(make_daemon: Callable[..., Any], golden: Path) -> None:
 
 
 def test_a_corrupt_database(make_daemon: Callable[..., Any], golden: Path) -> None:
-    daemon = make_daemon().start()
+    daemon = make_daemon(small=True).start()
     daemon.ask("import", str(golden / "airlines"), "--as", "airlines")
     assert daemon.stop() == 0
     path = daemon.state / "odfd.sqlite"
@@ -132,8 +132,8 @@ def test_a_corrupt_database(make_daemon: Callable[..., Any], golden: Path) -> No
 
 
 def test_another_daemon_on_the_same_state_directory(make_daemon: Callable[..., Any]) -> None:
-    first = make_daemon().start()
-    second = make_daemon("b")
+    first = make_daemon(small=True).start()
+    second = make_daemon("b", small=True)
     second.state = first.state
     said = second.refuses("--socket", str(second.folder / "other.sock"))
     assert said.code == 7
@@ -142,7 +142,7 @@ def test_another_daemon_on_the_same_state_directory(make_daemon: Callable[..., A
 
 
 def test_sockets(make_daemon: Callable[..., Any]) -> None:
-    daemon = make_daemon()
+    daemon = make_daemon(small=True)
     said = daemon.refuses("--socket", str(daemon.folder / ("x" * 120)))
     assert said.code in (5, 7)
     assert "107" in one_error(said.err) or "too long" in said.err
@@ -152,7 +152,7 @@ def test_sockets(make_daemon: Callable[..., Any]) -> None:
     assert daemon.socket.exists()
     daemon.start()
     assert daemon.lives
-    other = make_daemon("b")
+    other = make_daemon("b", small=True)
     (other.folder / "file.sock").write_text("precious")
     said = other.refuses("--socket", str(other.folder / "file.sock"))
     assert said.code in (5, 7)
@@ -164,7 +164,7 @@ def test_a_port_in_use(make_daemon: Callable[..., Any]) -> None:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        daemon = make_daemon(ODFD_P2P_LISTEN=f"/ip4/127.0.0.1/tcp/{port}")
+        daemon = make_daemon(small=True, ODFD_P2P_LISTEN=f"/ip4/127.0.0.1/tcp/{port}")
         said = daemon.refuses()
     assert said.code == 7
     assert str(port) in one_error(said.err)
@@ -202,7 +202,7 @@ def small_disk(place: Path, options: str) -> Iterator[None]:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount a small disk")
 def test_a_full_disk(make_daemon: Callable[..., Any], golden: Path) -> None:
-    daemon = make_daemon()
+    daemon = make_daemon(small=True)
     with small_disk(daemon.state, "size=3m"):
         daemon.start("--socket", str(daemon.folder / "c.sock"))
         daemon.socket = daemon.folder / "c.sock"
@@ -238,7 +238,7 @@ def fill(path: Path) -> None:
 
 def test_peers(make_daemon: Callable[..., Any]) -> None:
     """One that is not there, one that says garbage, one that says nothing, one that never stops."""
-    daemon = make_daemon(listens=True).start()
+    daemon = make_daemon(listens=True, small=True).start()
     assert daemon.ctl("peer", "show", "12D3KooWM57jXdhtZT4ZEcdNbTo5JiKUxMZHg143ugaEYH8CNUMh").code == 5
     daemon.ask("network", "join", "n")
     peer = "12D3KooWM57jXdhtZT4ZEcdNbTo5JiKUxMZHg143ugaEYH8CNUMh"

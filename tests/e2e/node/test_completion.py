@@ -85,7 +85,7 @@ class Terminal:
 
 @pytest.fixture
 def node(tmp_path: Path, make_daemon: Callable[..., Any]) -> Any:
-    daemon = make_daemon().start()
+    daemon = make_daemon(small=True).start()
     (tmp_path / "airlines.yaml").write_text(AIRLINES)
     (tmp_path / "some-file.csv").write_text("carrier,seats\nUA,100\n")
     assert daemon.said("apply", "-f", str(tmp_path / "airlines.yaml")).code == 0

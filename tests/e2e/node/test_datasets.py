@@ -321,7 +321,7 @@ def test_a_mirror_follows(make_daemon: Callable[..., Any]) -> None:
 
 
 def test_a_block_of_a_dataset_is_encoded_again(make_daemon: Callable[..., Any], golden: Path, tmp_path: Path) -> None:
-    daemon = make_daemon().start()
+    daemon = make_daemon(small=True).start()
     daemon.ask("import", str(golden / "airlines"), "--as", "airlines")
     for number, raw in enumerate(DirectoryChain(golden / "airlines").raw_blocks(0, 3)):
         said = daemon.ctl("block", "show", f"airlines@#{number}", "-o", "yaml")

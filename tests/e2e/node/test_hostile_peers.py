@@ -71,7 +71,7 @@ def test_two_frames_of_gossip_cost_a_node_a_moment(make_daemon: Callable[..., An
             await stream.send_all(subscriptions(HEADS, 2400))
         await eve.ping(peer)
 
-    daemon = make_daemon(listens=True).start()
+    daemon = make_daemon(listens=True, small=True).start()
     assert attacked(daemon, join_and_leave) < 4.0
 
 
@@ -94,7 +94,7 @@ def test_silent_connections_and_free_keys_keep_nobody_out_of_a_node(make_daemon:
                 await honest.connect(address)
             await honest.ping(peer)
 
-    daemon = make_daemon(listens=True).start()
+    daemon = make_daemon(listens=True, small=True).start()
     assert attacked(daemon, crowd) < 6.0
 
 
