@@ -45,6 +45,17 @@ def small_forks(forking: Forking, tmp_path_factory: pytest.TempPathFactory) -> P
     return folder
 
 
+@pytest.fixture(scope="session")
+def spark_forks(forking: Forking, tmp_path_factory: pytest.TempPathFactory, shared_spark: Path) -> Path:
+    """The same with an ``odfd`` that shares an engine of Spark with others."""
+    folder = tmp_path_factory.mktemp("bin")
+    forking.write_shims(folder / "forks", odfd="shared", odfctl="odfctl")
+    (folder / "odfctl").symlink_to("forks/odfctl")
+    (folder / "odfd").write_text(f'#!/bin/sh\nexport {SOCKET}="{shared_spark}"\nexec "{folder}/forks/odfd" "$@"\n')
+    (folder / "odfd").chmod(0o755)
+    return folder
+
+
 @pytest.fixture
 def folder(tmp_path: Path) -> Iterator[Path]:
     """Programs that the commands left in the background are ended: a lock file names the process that holds it."""

@@ -53,8 +53,8 @@ def test_two_daemons_do_as_a_document_says(name: str, folder: Path, small_forks:
 @pytest.mark.e2e
 @pytest.mark.engine
 @pytest.mark.slow
-def test_the_example_of_a_validator_runs_as_written(folder: Path) -> None:
-    assert play("validator", folder) > 8
+def test_the_example_of_a_validator_runs_as_written(folder: Path, spark_forks: Path) -> None:
+    assert play("validator", folder, spark_forks) > 8
 
 
 def test_every_example_is_run_and_linked() -> None:
