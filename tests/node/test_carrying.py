@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import itertools
-import os
 import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
-import trio
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
@@ -22,9 +20,10 @@ from odfd.store.damage import Damage, DamagedBlock
 from odfd.store.ledger.log import Ledger
 from odfd.transfer.folders import import_dataset
 from odfd.transfer.odf018 import FormerChain, compare
+from worlds.depth import share
 from worlds.former import small
 from worlds.manifests import ROOT
-from worlds.node_world import Node, World
+from worlds.node_world import Node, World, run_apart
 
 # Datasets in and out as folders: names, what is cut off, what is there already.
 
@@ -137,7 +136,6 @@ async def test_an_import_that_was_cut_off_is_settled_at_the_next_start(world: Wo
 # Datasets whose history was rewritten, carried in and out: what is taken in can be written to and followed.
 
 
-EXAMPLES = 25 if "ODF_SOAK" in os.environ else 8
 COMMANDS = ("append", "reset", "compact", "export", "delete", "import", "import first", "import there", "delete there",
             "mirror there")  # fmt: skip
 BEHIND = ("trust.behind", "trust.epoch")
@@ -295,7 +293,7 @@ async def lives(world: World, commands: list[str]) -> Two:
 
 
 @pytest.mark.slow
-@settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=share(12), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.sampled_from(COMMANDS), min_size=2, max_size=9))
 @example(["reset", "export", "delete", "import"])
 @example(["export", "delete", "import", "reset"])
@@ -304,11 +302,8 @@ async def lives(world: World, commands: list[str]) -> Two:
 @example(["export", "compact", "reset", "export", "import there", "delete there", "import first", "delete", "import"])
 @example(["export", "append", "reset", "delete", "import"])
 @example(["reset", "export", "import there", "append", "mirror there", "delete", "import"])
-def test_whatever_is_taken_in_can_be_written_to(tmp_path_factory: pytest.TempPathFactory, commands: list[str]) -> None:
-    world = World(tmp_path_factory.mktemp("world"))
-    trio.run(lives, world, commands)
-    world.close()
-    shutil.rmtree(world.folder)
+def test_whatever_is_taken_in_can_be_written_to(tmp_path: Path, commands: list[str]) -> None:
+    run_apart(tmp_path, lives, commands)
 
 
 @pytest.mark.slow

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-import trio
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from node.test_repositories import ARCHIVE, BUCKET, SFTP, SHELF, push_whole
@@ -29,8 +28,9 @@ from odfd_client import Invalid, NotFound, Progress, Refused, Repository, Snapsh
 from odfd_client.places import StorePlace
 from p2p.ipfs import record
 from p2p.wire.frames import frame
+from worlds.depth import share
 from worlds.memory_ipfs import MemoryIpfs, Swarm
-from worlds.node_world import Node, World, until
+from worlds.node_world import Node, World, run_apart, until
 from worlds.s3_server import new_bucket, s3_server
 from worlds.served_node import away
 from worlds.sftp import PASSWORD, sftp_served
@@ -436,16 +436,12 @@ STEPS = st.one_of(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("door", DOORS)
-@settings(max_examples=4, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=share(8), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(steps=st.lists(STEPS, min_size=2, max_size=8))
 @example([("bring", 3), ("one", 1), ("pull", 0), ("bring", 1), ("one", 0), ("one", 2), ("pull", 0), ("push", 0)])
-def test_what_is_pulled_there_was_pushed_whole(
-    tmp_path_factory: pytest.TempPathFactory, door: str, steps: list[tuple[str, int]]
-) -> None:
+def test_what_is_pulled_there_was_pushed_whole(tmp_path: Path, door: str, steps: list[tuple[str, int]]) -> None:
     """It is a state of the publisher, that of the last push or a later one, whatever shards were pushed alone."""
-    world = World(tmp_path_factory.mktemp("world"))
-    trio.run(play, world, door, steps)
-    world.close()
+    run_apart(tmp_path, play, door, steps)
 
 
 async def play(world: World, door: str, steps: list[tuple[str, int]]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -25,9 +26,10 @@ from odfd.store.access_state import AccessReader
 from odfd.store.catalog import Catalog
 from odfd.store.read_holds import ReadHolds
 from odfd.store.visibility import Visibility
+from worlds.depth import share
 from worlds.eventually import PATIENCE
 from worlds.flow_world import flows
-from worlds.node_world import Node, World
+from worlds.node_world import Node, World, run_apart
 
 DECLARED = """$schema: Account
 headers: {name: bob}
@@ -492,7 +494,7 @@ async def play(world: World, steps: Sequence[tuple[str, Any]]) -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=share(12), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(steps=st.lists(STEPS, min_size=2, max_size=8))
 @example([("make", 1), ("over", 0), ("label", "test"), ("rename", 0), ("pull", 1), ("over", 0), ("role", "editor")])
 @example(
@@ -512,10 +514,6 @@ async def play(world: World, steps: Sequence[tuple[str, Any]]) -> None:
 @example(
     [("make", 2), ("over", 0), ("pull", 3), ("make", 1), ("make", 1), ("over", 0), ("abandon", 0), ("label", "test")]
 )
-def test_handovers_change_nothing_that_is_read_by_names(
-    tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[str, Any]]
-) -> None:
+def test_handovers_change_nothing_that_is_read_by_names(tmp_path: Path, steps: list[tuple[str, Any]]) -> None:
     """A random program leaves the same state as the same one without its renditions."""
-    world = World(tmp_path_factory.mktemp("world"))
-    trio.run(play, world, steps)
-    world.close()
+    run_apart(tmp_path, play, steps)

@@ -37,9 +37,10 @@ from p2p.driver import serve
 from p2p.wire import chains, objects
 from p2p.wire.frames import PREFIX
 from p2p.wire.refusal import PeerRefusal, RefusalReason
+from worlds.depth import share
 from worlds.eventually import PATIENCE
 from worlds.manifests import DERIVED, ROOT
-from worlds.node_world import Node, World
+from worlds.node_world import Node, World, run_apart
 
 # Damage to what a node holds: told, never given to others, and mended from whoever has it whole.
 
@@ -444,11 +445,10 @@ async def test_a_verification_ends_where_it_began(
 
 
 @pytest.mark.slow
-@settings(max_examples=12 if SOAKS else 4, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=share(12), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.lists(st.sampled_from(["", *ACTIONS]), max_size=5), min_size=1, max_size=4))
-def test_whatever_happens_between_two_pages(tmp_path_factory: pytest.TempPathFactory, lots: list[list[str]]) -> None:
-    async def lives() -> None:
-        world = World(tmp_path_factory.mktemp("world"))
+def test_whatever_happens_between_two_pages(tmp_path: Path, lots: list[list[str]]) -> None:
+    async def lives(world: World) -> None:
         with pytest.MonkeyPatch.context() as monkeypatch:
             async with world.running("alice") as alice:
                 cities = await pull_files(world, alice)
@@ -463,9 +463,8 @@ def test_whatever_happens_between_two_pages(tmp_path_factory: pytest.TempPathFac
                     assert report.ok, report.failures
                     damage, size, relied = believed(alice, cities)
                     assert (damage, relied) == ([], size)
-        world.close()
 
-    trio.run(lives)
+    run_apart(tmp_path, lives)
 
 
 @pytest.mark.slow

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import sys
+import tempfile
 import threading
 from collections import Counter
 from collections.abc import Callable
@@ -50,9 +51,10 @@ from odfd_client import (
     col,
     connect,
 )
+from worlds.depth import share
 from worlds.eventually import became
 from worlds.manifests import DERIVED, ROOT, in_shards
-from worlds.node_world import Node, World
+from worlds.node_world import Node, World, run_apart
 from worlds.served_node import away, served
 
 # The Python client against a real node over a socket: rows, cuts, pins, and new rows each once.
@@ -878,19 +880,17 @@ TURNS = st.one_of(
 
 
 @pytest.mark.slow
-@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=share(12), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(turns=st.lists(TURNS, min_size=2, max_size=9))
 @example(
     [("over", 2), ("append", 1), ("append", 2), ("append", 3), ("append", 1), ("late", 4), ("over", 1), ("append", 3)]
 )
 @example([("append", 5), ("append", 6), ("append", 1), ("over", 3), ("restart", 0), ("append", 6), ("back", 0)])
 def test_appends_to_any_shards_count_once_over_handovers(
-    tmp_path_factory: pytest.TempPathFactory, turns: list[tuple[str, int]]
+    tmp_path: Path, folder: Path, turns: list[tuple[str, int]]
 ) -> None:
     """By id, after the commit point of all shards, and never after another block."""
-    world = World(tmp_path_factory.mktemp("world"))
-    trio.run(play, world, tmp_path_factory.mktemp("c"), turns)
-    world.close()
+    run_apart(tmp_path, play, Path(tempfile.mkdtemp(dir=folder)), turns)
 
 
 async def play(world: World, folder: Path, turns: list[tuple[str, int]]) -> None:

@@ -546,6 +546,16 @@ class World:
         self._open.close()
 
 
+def run_apart(folder: Path, play: Callable[..., Awaitable[object]], *more: object) -> None:
+    """Runs one example of a property in a world of its own in this folder, and removes the world."""
+    world = World(Path(tempfile.mkdtemp(dir=folder)))
+    try:
+        trio.run(play, world, *more)
+    finally:
+        world.close()
+    shutil.rmtree(world.folder)
+
+
 def add_to_first(column: str, more: int, request: TransformRequest) -> None:
     """Change one number of what a transform has just made."""
     path = Path(request.new_data_path)
