@@ -35,7 +35,7 @@ from odfd.resources.store import ResourceStore
 from odfd.services.resources.reconciler import Reconciler
 from odfd.store import access_state
 from odfd.store.idempotency import AnswerStore
-from worlds.accounts_world import ACCOUNT, ALICE, BOB, DATASET, GRANT, NOBODY, Asking, settled, steady
+from worlds.accounts_world import ACCOUNT, ALICE, BOB, DATASET, GRANT, MINE, NOBODY, Asking, settled, steady
 from worlds.called_services import CalledServices
 from worlds.eventually import PATIENCE
 from worlds.node_world import World
@@ -678,19 +678,10 @@ spec: {email: lab@example.com, accountType: Organization}
 
 
 async def test_a_derived_dataset_stops_where_its_account_may_not_read_an_input(world: World) -> None:
-    derived = """$schema: Dataset
-headers: {name: mine}
-spec:
-  kind: Derivative
-  metadata:
-  - kind: SetTransform
-    inputs: [{datasetRef: "%s", alias: a}]
-    transform: {kind: Sql, engine: spark, query: select * from a}
-"""
     async with world.running("node", private=True) as node:
         asking = await settled(node)
         await node.apply(GRANT.format(name="g", who="alice", role="reader", what="theirs"))
-        (made,) = (await asking.apply(ALICE, derived % node.dataset("theirs"))).items
+        (made,) = (await asking.apply(ALICE, MINE % node.dataset("theirs"))).items
         assert made.action == "created", made.fault
         (item,) = await node.pull("mine")
         assert item.fault is None or item.fault.rule != "access-use"

@@ -16,7 +16,7 @@ from odfd.flows.plan import Outcome
 from odfd.flows.scheduler import Firing
 from odfd.resources.store import ResourceStore
 from odfd.services.ingest.sources import SourceReader
-from worlds.accounts_world import ACCOUNT, ALICE, BOB, DATASET, GRANT, NOBODY, settled
+from worlds.accounts_world import ACCOUNT, ALICE, BOB, DATASET, GRANT, MINE, NOBODY, settled
 from worlds.eventually import PATIENCE, became
 from worlds.flow_world import flows, tasks
 from worlds.manifests import ROOT
@@ -622,20 +622,11 @@ spec:
 
 
 async def test_a_derivative_tells_that_its_account_may_not_read_an_input(world: World) -> None:
-    derived = """$schema: Dataset
-headers: {name: mine}
-spec:
-  kind: Derivative
-  metadata:
-  - kind: SetTransform
-    inputs: [{datasetRef: "%s", alias: a}]
-    transform: {kind: Sql, engine: spark, query: select * from a}
-"""
     async with world.running("node", private=True) as node:
         asking = await settled(node)
         granted = GRANT.format(name="g", who="alice", role="reader", what="theirs")
         await node.apply(granted)
-        await asking.apply(ALICE, derived % node.dataset("theirs"))
+        await asking.apply(ALICE, MINE % node.dataset("theirs"))
         for word, code in ((REVOKED, NOT_GRANTED), (granted, ""), (REVOKED, NOT_GRANTED)):
             await node.apply(word)
             assert (await status(node, "Dataset", "alice/mine")).get("code", "") == code

@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 import pytest
 import trio
-from node.test_raw import GATE, counts, filled, push, replayed
+from node.test_raw import counts, filled, push, replayed
 from node.test_shards import answered, standing
 from node.test_shards_of_peers import CITIES, brought, passed, sharded
 
@@ -39,7 +39,7 @@ from sim.collections.test_handover import MUTANTS as HANDOVERS
 from sim.collections.test_handover import PLANS, explore
 from sim.store.test_captures import test_a_capture_and_its_block_are_there_together as captures_hold
 from sim.store.test_two_writers import test_one_of_two_writers_wins_and_every_message_is_there_once as writers_hold
-from worlds.manifests import ROOT
+from worlds.manifests import GATE, ROOT
 from worlds.node_world import World
 
 

@@ -42,7 +42,7 @@ from odfd.trust.evidence import bundle
 from p2p.ports import Topic
 from p2p.wire import limits, objects
 from worlds.http_served import HttpServer, serving
-from worlds.manifests import DERIVED, ROOT
+from worlds.manifests import DERIVED, FROM_URL, ROOT
 from worlds.manifests import ROOT as CITIES
 from worlds.node_world import Node, World, add_to_first
 
@@ -302,20 +302,6 @@ def test_folders_tell_without_a_daemon(tmp_path: Path) -> None:
 # Observers among nodes: a root dataset whose source is a web page, fetched again by others, and counted.
 
 
-FROM_WEB = """kind: DatasetSnapshot
-version: 1
-content:
-  name: cities
-  kind: Root
-  metadata:
-    - kind: SetPollingSource
-      fetch: {{kind: Url, url: '{url}'}}
-      read:
-        kind: Csv
-        header: true
-        ddlSchema: ['event_time TIMESTAMP, city STRING, population BIGINT']
-      merge: {{kind: Ledger, primaryKey: [event_time, city]}}
-"""
 HEADER = "event_time,city,population"
 OBSERVES = model.Policy(publish=model.Publish(observe=True))
 
@@ -359,7 +345,7 @@ def open_world(world: World) -> Any:
 
 
 async def published(world: World, page: Any, alice: Node) -> Any:
-    await alice.apply(FROM_WEB.format(url=page.url))
+    await alice.apply(FROM_URL.format(name="cities", url=page.url))
     await alice.pull()
     await world.spread(alice, "cities")
     return alice.dataset("cities")
@@ -412,7 +398,7 @@ async def test_rows_without_key_that_another_wrote_are_no_difference(
         return plan_ingest(*given, msgspec.structs.replace(terms, allows_null_keys=True))
 
     async with open_world.running("alice") as alice, open_world.running("bob", OBSERVES) as bob:
-        await alice.apply(FROM_WEB.format(url=page.url).replace("[event_time, city]", "[population]"))
+        await alice.apply(FROM_URL.format(name="cities", url=page.url).replace("[event_time, city]", "[population]"))
         page.rows = ("2024-01-01T00:00:00Z,Graz,300000", "2024-01-01T00:00:00Z,Linz,")
         (refused,) = await alice.pull()
         assert refused.message == "a row has no value in the primary key"
@@ -429,7 +415,7 @@ async def test_what_is_not_at_the_source_is_not_relied_on(open_world: Any, page:
     """The source says otherwise: nobody is accused, and who asks for an observation stops below that block."""
     world = open_world
     async with world.running("alice") as alice:
-        await alice.apply(FROM_WEB.format(url=page.url))
+        await alice.apply(FROM_URL.format(name="cities", url=page.url))
         await alice.pull()
         page.rows, page.tag = ("2024-01-01T00:00:00Z,Graz,1",), '"v1"'
         async with world.running("bob", OBSERVES) as bob, world.running("carol", counts(bob)) as carol:
@@ -449,7 +435,7 @@ async def test_what_is_not_at_the_source_is_not_relied_on(open_world: Any, page:
 async def test_a_source_that_is_gone_is_asked_again(open_world: Any, page: Any) -> None:
     world = open_world
     async with world.running("alice") as alice, world.running("bob", OBSERVES) as bob:
-        await alice.apply(FROM_WEB.format(url=page.url))
+        await alice.apply(FROM_URL.format(name="cities", url=page.url))
         await alice.pull()
         page.gone = True
         await bob.mirror(alice.dataset("cities"), "theirs")

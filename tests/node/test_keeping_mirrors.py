@@ -28,7 +28,7 @@ from odfd.store.mirror_specs import MirrorSpec
 from worlds.commits import commit_events
 from worlds.eventually import PATIENCE
 from worlds.linked_world import schema, slice_at
-from worlds.manifests import DERIVED, ROOT, in_shards
+from worlds.manifests import DERIVED, GATE, ROOT, in_shards
 from worlds.node_world import Node, World, mirror_of
 
 # Mirrors of the newest data: what is fetched, what is let go, and that nothing else is ever claimed.
@@ -643,17 +643,7 @@ async def test_what_gave_way_comes_back_when_it_is_mirrored_anew(world: World) -
 # A dataset of another node takes nothing in here: its owner feeds it.
 
 
-GATE = """kind: DatasetSnapshot
-version: 1
-content:
-  name: readings
-  kind: Root
-  metadata:
-    - kind: AddPushSource
-      sourceName: gate
-      read: {kind: Csv, header: true, ddlSchema: ['event_time TIMESTAMP, city STRING, population BIGINT']}
-      merge: {kind: Ledger, primaryKey: [city]}
-"""
+OF_CITIES = GATE.replace("{kind: Append}", "{kind: Ledger, primaryKey: [city]}")
 
 
 async def push(node: Node, *rows: str) -> wire.PullItem:
@@ -670,7 +660,7 @@ async def push(node: Node, *rows: str) -> wire.PullItem:
 async def test_a_mirror_is_fed_by_its_owner_alone(world: World, shards: int) -> None:
     """Also where the authority of the dataset names this node's key as a writer."""
     async with world.running("alice") as alice, world.running("bob") as bob:
-        await alice.apply(GATE if shards == 1 else in_shards(GATE))
+        await alice.apply(OF_CITIES if shards == 1 else in_shards(OF_CITIES))
         await push(alice, "2024-01-01T00:00:00Z,Graz,1")
         draft = await alice.api.authority.draft_authority(
             "readings", wire.AuthorityDraftRequest(action="add-writer", key=bob.key)

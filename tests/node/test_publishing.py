@@ -17,7 +17,7 @@ from chain.state import load_state
 from engines.contract import Diagnostic, Severity, ValidateResponse
 from engines.errors import ALIVE, JVM_LOST, EngineFault, EngineLost
 from odfd.control import wire
-from worlds.manifests import DERIVED, ROOT
+from worlds.manifests import DERIVED, GATE, ROOT
 from worlds.node_world import Node, World
 
 # From manifests to data: apply, pull, ingest, delete, on a node with the small engine.
@@ -346,17 +346,6 @@ async def test_a_block_that_is_not_there(world: World, at: str) -> None:
 # Files pushed into a whole node: exactly once over lost answers, restarts, resets and compactions.
 
 
-GATE = """kind: DatasetSnapshot
-version: 1
-content:
-  name: readings
-  kind: Root
-  metadata:
-    - kind: AddPushSource
-      sourceName: gate
-      read: {kind: Csv, header: true, ddlSchema: ['event_time TIMESTAMP, city STRING, population BIGINT']}
-      merge: {kind: Append}
-"""
 ONE_ROW = b"event_time,city,population\n2024-01-01T00:00:00Z,Graz,1\n"
 
 

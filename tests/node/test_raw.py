@@ -14,7 +14,7 @@ from odfd.datasets.manifest import DATASET_TYPE
 from odfd.ingest.source_manifest import SOURCE_TYPE
 from odfd.store import captures
 from worlds.accounts_world import ALICE, BOB, settled
-from worlds.manifests import DERIVED, ROOT, in_shards
+from worlds.manifests import DERIVED, GATE, ROOT, in_shards
 from worlds.node_world import Node, World
 
 LEDGER = "{kind: Ledger, primaryKey: [city]}"
@@ -26,19 +26,6 @@ async def replayed(node: Node, ref: str = "cities") -> wire.RawReplayResult:
 
 def counts(result: wire.RawReplayResult) -> tuple[int, int, int, int]:
     return result.same, result.equivalent, result.differs, result.rewritten
-
-
-GATE = """kind: DatasetSnapshot
-version: 1
-content:
-  name: readings
-  kind: Root
-  metadata:
-    - kind: AddPushSource
-      sourceName: gate
-      read: {kind: Csv, header: true, ddlSchema: ['event_time TIMESTAMP, city STRING, population BIGINT']}
-      merge: {kind: Append}
-"""
 
 
 async def push(node: Node, name: str, *rows: str) -> None:

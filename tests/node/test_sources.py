@@ -40,7 +40,7 @@ from odfd.store.directory import open_state_directory
 from worlds.dripping import Dripping, Manner
 from worlds.eventually import PATIENCE
 from worlds.flow_world import flow_of, flows
-from worlds.manifests import DERIVED, ROOT, in_shards
+from worlds.manifests import DERIVED, FROM_URL, ROOT, in_shards
 from worlds.manifests import ROOT as FROM_FILES
 from worlds.node_world import Node, World, until
 from worlds.s3_server import new_bucket, s3_server
@@ -267,20 +267,6 @@ async def test_r24_references_are_written_as_objects_too(world: World) -> None:
 
 
 ROW = "2024-01-01T00:00:00Z,Graz,300000\n"
-FROM_URL = """kind: DatasetSnapshot
-version: 1
-content:
-  name: {name}
-  kind: Root
-  metadata:
-    - kind: SetPollingSource
-      fetch: {{kind: Url, url: '{url}'}}
-      read:
-        kind: Csv
-        header: true
-        ddlSchema: ['event_time TIMESTAMP, city STRING, population BIGINT']
-      merge: {{kind: Ledger, primaryKey: [event_time, city]}}
-"""
 DERIVED_FROM = """kind: DatasetSnapshot
 version: 1
 content:

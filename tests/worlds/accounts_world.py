@@ -20,6 +20,16 @@ ACCOUNT = """$schema: Account
 headers: {{name: {name}, annotations: {{unixCallers: {{users: ["{uid}"]}}}}}}
 spec: {{email: {name}@example.com}}
 """
+MINE = """$schema: Dataset
+headers: {name: mine}
+spec:
+  kind: Derivative
+  metadata:
+  - kind: SetTransform
+    inputs: [{datasetRef: "%s", alias: a}]
+    transform: {kind: Sql, engine: spark, query: select * from a}
+"""
+"""What derives from one dataset; ``%`` says which."""
 GRANT = """$schema: Relations
 headers: {{name: {name}}}
 spec: {{relations: [{{subject: "Account:{who}", relation: role, value: {role}, object: "Dataset:{what}"}}]}}

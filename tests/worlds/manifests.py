@@ -33,6 +33,32 @@ content:
         engine: spark
         query: select * from cities
 """
+GATE = """kind: DatasetSnapshot
+version: 1
+content:
+  name: readings
+  kind: Root
+  metadata:
+    - kind: AddPushSource
+      sourceName: gate
+      read: {kind: Csv, header: true, ddlSchema: ['event_time TIMESTAMP, city STRING, population BIGINT']}
+      merge: {kind: Append}
+"""
+"""A root that takes what is pushed to it."""
+FROM_URL = """kind: DatasetSnapshot
+version: 1
+content:
+  name: {name}
+  kind: Root
+  metadata:
+    - kind: SetPollingSource
+      fetch: {{kind: Url, url: '{url}'}}
+      read:
+        kind: Csv
+        header: true
+        ddlSchema: ['event_time TIMESTAMP, city STRING, population BIGINT']
+      merge: {{kind: Ledger, primaryKey: [event_time, city]}}
+"""
 BOTH = f"{ROOT}---\n{DERIVED}"
 HOOKED = """$schema: SecretSet
 headers: {name: hooks}
