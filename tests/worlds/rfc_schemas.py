@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import Any, Final
 
 import jsonschema
+from referencing import Registry
+from referencing.jsonschema import DRAFT202012
 
 ROOT: Final = Path(__file__).parents[2]
 COPIES: Final = tuple(ROOT / "tests" / "golden" / each / "schemas" for each in ("rfc018", "rfc019"))
@@ -47,7 +49,13 @@ def _found(uri: str, value: Any) -> Iterator[str]:
 @functools.cache
 def _validator(uri: str) -> jsonschema.Draft202012Validator:
     assert uri in schemas(), f"nobody declared {uri}"
-    return jsonschema.Draft202012Validator({"$schema": DIALECT, "$ref": uri, "$defs": schemas()})
+    return jsonschema.Draft202012Validator({"$schema": DIALECT, "$ref": uri}, registry=_registry())
+
+
+@functools.cache
+def _registry() -> Registry[Any]:
+    """Returns all schemas, searched once for what they name: as ``$defs`` they would be for each reference again."""
+    return Registry[Any]().with_contents(schemas().items(), default_specification=DRAFT202012).crawl()
 
 
 @functools.cache
