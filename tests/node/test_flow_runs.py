@@ -462,7 +462,7 @@ async def test_a_run_that_goes_on_twice_is_cancelled_as_one(nursery: trio.Nurser
 # Flows run for a year of virtual time, and what a node keeps of its runs does not grow.
 
 
-FLOWS = 200 if "ODF_SOAK" in os.environ else 20
+FLOWS = 200 if "ODF_SOAK" in os.environ else 10
 WEEKS = 52
 LEAST = 3 * FLOWS // 2
 TASKS = 5 * FLOWS // 2
