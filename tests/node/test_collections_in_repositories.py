@@ -52,9 +52,12 @@ class Kept(NamedTuple):
 
 @pytest.fixture(
     params=[
-        "folder", "web", pytest.param("bucket", marks=pytest.mark.slow), pytest.param("sftp", marks=pytest.mark.slow)
+        "folder",
+        "web",
+        pytest.param("bucket", marks=pytest.mark.nightly),  # ``test_repositories`` pushes to one each time
+        pytest.param("sftp", marks=pytest.mark.slow),
     ]
-)  # fmt: skip
+)
 def kept(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Kept]:
     store = tmp_path / "archive"
     store.mkdir()
