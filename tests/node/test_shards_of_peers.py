@@ -195,7 +195,7 @@ async def test_shards_of_which_one_is_missing_are_not_read_as_all(
     """Until all are here and say so, the collection's name is refused; its shard is read by its id."""
     async with world.running("alice") as alice, world.running("bob") as bob:
         await sharded(world, alice)
-        first, _, last = alice.home.shards_of(alice.dataset("cities"))
+        first, middle, last = alice.home.shards_of(alice.dataset("cities"))
         monkeypatch.setattr(Cards, "of", lambda *_: None)
         await bob.mirror(first, "cities")
         with pytest.raises(NotFound) as refused:
@@ -214,6 +214,7 @@ async def test_shards_of_which_one_is_missing_are_not_read_as_all(
         monkeypatch.setattr(Holders, "of", nobody)
         await bob.api.mirrors.add(wire.MirrorRequest(source=str(first), as_name="cities"))
         await became(lambda: len(bob.home.shards_of(first)) == 3)
+        await became(lambda: bob.size(str(middle)) == alice.size(str(middle)))
         with pytest.raises(NotFound, match=r"its shard cities\.r0\.s2 is missing") as missing:
             await answered(bob, wire.QueryRequest(sql="SELECT * FROM cities"))
         assert missing.value.rule == "shard-missing"
