@@ -10,10 +10,12 @@ import msgspec
 import pytest
 import structlog
 
+from chain.backoff import Backoff
 from engines.sandbox.base import SandboxLevel
 from engines.sandbox.probe import SandboxChoice, choose
 from odfd.services.execution import options
 from p2p.driver import replication
+from p2p.machines import providers
 from worlds.comparing import compared_apart, compared_here
 from worlds.node_world import World
 from worlds.one_zygote import one_zygote
@@ -44,6 +46,12 @@ def silent_peers() -> Iterator[None]:
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
     yield
     structlog.configure(**before)
+
+
+@pytest.fixture(autouse=True)
+def short_rests(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Peers that give nothing are asked again at once: four rests of a real clock take ten seconds."""
+    monkeypatch.setattr(providers, "REST", Backoff(first=0.01, most=0.1))
 
 
 @pytest.fixture
