@@ -32,9 +32,9 @@ FIRST: Final = int(os.environ.get("ODFD_ENGINE_FIRST_RUN", "0"))
 
 BY_BLOCK: Final = 10
 """Of so many runs one is also done block by block."""
-FEW: Final = 4
+FEW: Final = 3
 SOME: Final = 8
-"""Transactions of a run on Spark, and rows, at least."""
+"""Transactions of a run on Spark, and rows, at least. Runs on DuckDB have what may happen between more of them."""
 
 
 def numbers(name: str, first: int = 0, count: int = USUAL) -> tuple[int, ...]:
