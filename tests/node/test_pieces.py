@@ -88,8 +88,6 @@ async def test_pieces_go_from_mirror_to_mirror(
             passed_on.set()
 
     monkeypatch.setattr(ReplicationDriver, "fetch_object", seldom)
-    monkeypatch.setattr(swarm_fetcher, "EVERY", 0.01)  # who had nothing is asked again in a tenth of a second
-    monkeypatch.setattr(swarm_fetcher, "LOOK", 0.05)
     async with (
         world.running("alice") as alice,
         world.running("bob") as bob,
