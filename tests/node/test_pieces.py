@@ -88,6 +88,7 @@ async def test_pieces_go_from_mirror_to_mirror(
             passed_on.set()
 
     monkeypatch.setattr(ReplicationDriver, "fetch_object", seldom)
+    monkeypatch.setattr(swarm_fetcher, "EVERY", 0.2)  # a mirror that had nothing is asked again in two seconds
     async with (
         world.running("alice") as alice,
         world.running("bob") as bob,
