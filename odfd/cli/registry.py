@@ -46,7 +46,7 @@ GROUPS: Final = (
             CommandEntry("apply", "create and update resources as manifests say", _HERE + "apply"),
             CommandEntry("edit", "change a resource in an editor", _HERE + "edit"),
             CommandEntry("types", "list the types of resources", _HERE + "explain"),
-            CommandEntry("explain", "describe the fields of a type", _HERE + "explain"),
+            CommandEntry("explain", "describe the fields of a type, or what a rule means (†)", _HERE + "explain"),
             CommandEntry("get", "list datasets, flows, mirrors, networks, peers or tasks", _HERE + "resources"),
             CommandEntry("describe", "print all about one of them", _HERE + "resources"),
             CommandEntry("delete", "delete them; cancel a task", _HERE + "resources"),

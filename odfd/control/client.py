@@ -291,7 +291,7 @@ def _problem(answer: Exchange, status: int) -> dict[str, Any]:
         problem = None
     if isinstance(problem, dict):
         return problem
-    return {"family": "Bug", "detail": f"the daemon answered {status} without saying why"}
+    return {"family": "Bug", "detail": f"the daemon answered {status} without saying why", "rule": "answer"}
 
 
 def _encode(body: Body) -> bytes:
@@ -306,4 +306,4 @@ def _parse(data: bytes) -> Any:
     try:
         return json.loads(data) if data else None
     except ValueError as error:
-        raise Bug(f"the daemon's answer is not JSON: {data[:60]!r}") from error
+        raise Bug(f"the daemon's answer is not JSON: {data[:60]!r}", rule="answer") from error

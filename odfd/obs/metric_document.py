@@ -1,14 +1,17 @@
-"""Writes ``docs/metrics.md`` from the table of metrics and the list of events: ``make metrics-page``."""
+"""Writes the page of metrics from their table and the list of events, for ``make reference``."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from odfd import output
 from odfd.obs.events import EVENT_KINDS
 from odfd.obs.metric_table import METRICS, PROCESS, Metric
 
 _HEAD = """# Metrics, health and events
+
+Look up what a node reports to a monitoring system: metrics, health checks and events.
+
+{made}
 
 With `metrics.listen = ["127.0.0.1:9464"]` a node answers at that address, on its own machine only:
 
@@ -25,12 +28,10 @@ A scrape reads existing counters, so it costs the same with ten datasets and wit
 datasets, mirrors and flows every 15 seconds; `odfd_survey_age_seconds` is the age of the last count. Every value of
 every label is listed here or made by the node itself. No dataset, peer, key or address is ever a label, so no stranger
 can create a series. For one dataset use `odfctl get`, `describe` and `watch`. [The
-dashboard](../examples/metrics/dashboard.json) for Grafana and [the alerts](../examples/metrics/alerts.yaml) for
-Prometheus use these metrics; [Operate](operate.md) says how to set them up.
+dashboard](../../examples/metrics/dashboard.json) for Grafana and [the alerts](../../examples/metrics/alerts.yaml) for
+Prometheus use these metrics.
 
 Every user of this machine may read the metrics. To give them to others, put a proxy with TLS and a password before it.
-
-`make metrics-page` generates this page from `odfd/obs/metric_table.py` and `odfd/obs/events.py`.
 
 ## Metrics
 
@@ -51,13 +52,13 @@ _EVENTS = """
 |---|---|"""
 
 
-def document() -> str:
-    """Formats the whole page."""
-    return "\n".join([*_lines(), ""])
+def document(made: str) -> str:
+    """Formats the whole page; ``made`` says how."""
+    return "\n".join([*_lines(made), ""])
 
 
-def _lines() -> Iterator[str]:
-    yield _HEAD
+def _lines(made: str) -> Iterator[str]:
+    yield _HEAD.replace("{made}", made)
     yield from map(_row, METRICS)
     yield _PROCESS
     yield from (f"| `{name}` | {kind} | {text} |" for name, kind, text in PROCESS)
@@ -74,7 +75,3 @@ def _label(name: str, values: tuple[str, ...]) -> str:
     if name == "kind" and set(EVENT_KINDS) <= set(values):
         return "`kind`: see below"
     return f"`{name}`: {', '.join(values)}" if values else f"`{name}`"
-
-
-if __name__ == "__main__":
-    output.say(document().rstrip("\n"))

@@ -331,6 +331,7 @@ class TaskBoard:
         if task is None:
             raise NotFound(
                 f"there is no task {task_id[:60]!r}",
+                rule="task",
                 hint=f"odfctl get tasks lists them; the last {self._bounds.kept} finished ones are kept",
             )
         return task

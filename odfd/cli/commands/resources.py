@@ -45,7 +45,8 @@ def one(session: Session, kind: kinds.Kind[V], name: str) -> Answer[V]:
     for value, sent in zip(rows.value, rows.sent, strict=True):
         if name in (kind.key(value), kinds.id_of(sent)):
             return Answer(value, sent)
-    raise NotFound(f"there is no {kind.name} {name!r}", hint=f"odfctl get {kind.plural} lists them")
+    hint = f"odfctl get {kind.plural} lists them"
+    raise NotFound(f"there is no {kind.name} {name!r}", rule="resource", hint=hint)
 
 
 def resolve_names(session: Session, word: str, names: Sequence[str]) -> tuple[kinds.Kind[Any], list[str]]:
