@@ -17,7 +17,7 @@ FOLDERS: Final = ("chain", "config", "engines", "p2p", "odfd", "client/odfd_clie
 NAME: Final = re.compile(r"[a-z0-9]+([.-][a-z0-9]+)*|If-(None-)?Match")
 CODES: Final = frozenset({"Denial", "OperatorRefusal", "Phrase", "QueryFinding", "Diagnostic"})
 """Classes of which ``code`` is the rule of the refusal that it becomes."""
-OTHERS: Final = frozenset({"note", "connect", "reach", "number_of", "__init__", "_forget", "ReachBound"})
+OTHERS: Final = frozenset({"note", "connect", "reach", "number_of", "_forget", "ReachBound"})
 """Names of functions with a ``rule`` that other functions have too: only a text with a hyphen or a dot counts."""
 TABLES: Final = {
     "chain/store/database.py": ("_FULL", "_HINTS"),
@@ -36,6 +36,7 @@ MADE: Final = {
         f"{kind}-{what}" for kind in ("slice", "checkpoint", "linked-object")
         for what in ("missing", "size", "physical-hash")
     ),
+    "odfd/api/endpoints.py": ("If-Match", "If-None-Match"),
     "engines/query/duckdb_faults.py": ("query-syntax", "query-names", "query"),
 }  # fmt: skip
 """Rules that are put together, by the module that does: settings, and objects of a chain."""
@@ -68,6 +69,9 @@ def _raised() -> Iterator[Raised]:
             if isinstance(node, ast.Call):
                 for rule in _of_call(module, node, positions):
                     yield Raised(rule, f"{shown}:{node.lineno}", ast.unparse(node))
+            elif isinstance(node, ast.FunctionDef):
+                for rule in _of_defaults(module, node):
+                    yield Raised(rule, f"{shown}:{node.lineno}", node.name)
             elif isinstance(node, ast.ClassDef):
                 for rule in _of_class(node, shown):
                     yield Raised(rule, f"{shown}:{node.lineno}", f"{node.name}: {ast.get_docstring(node) or ''}")
@@ -91,6 +95,16 @@ def _of_call(module: str, call: ast.Call, positions: dict[str, set[int]]) -> Ite
             for text in _texts(module, call.args[index]):
                 if NAME.fullmatch(text) and (name not in OTHERS or "-" in text or "." in text):
                     yield text
+
+
+def _of_defaults(module: str, function: ast.FunctionDef) -> Iterator[str]:
+    """The rule of a fault whose maker names none."""
+    known = function.args
+    named = [*zip(known.kwonlyargs, known.kw_defaults, strict=True)]
+    named += zip([*known.posonlyargs, *known.args][::-1], known.defaults[::-1], strict=False)
+    for argument, default in named:
+        if argument.arg == "rule" and default is not None:
+            yield from (each for each in _texts(module, default) if NAME.fullmatch(each))
 
 
 def _of_class(node: ast.ClassDef, shown: str) -> Iterator[str]:
@@ -149,13 +163,16 @@ def _positions() -> Iterator[tuple[str, set[int]]]:
     """Positions of a text called ``rule`` among the arguments of functions and classes, by their names."""
     found: dict[str, set[int]] = defaultdict(set)
     for path in _modules().values():
+        classes = [node for node in nodes(path) if isinstance(node, ast.ClassDef)]
+        makers = {each: node.name for node in classes for each in node.body if getattr(each, "name", "") == "__init__"}
         for node in nodes(path):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 known = [*node.args.posonlyargs, *node.args.args]
                 shift = 1 if known and known[0].arg in ("self", "cls") else 0
+                name = makers.get(node, node.name)
                 for index, each in enumerate(known):
                     if each.arg == "rule" and _is_text(each.annotation):
-                        found[node.name].add(index - shift)
+                        found[name].add(index - shift)
             elif isinstance(node, ast.ClassDef):
                 fields = [each for each in node.body if isinstance(each, ast.AnnAssign)]
                 for index, field in enumerate(fields):
