@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import argparse
+import re
 from collections import Counter
+from collections.abc import Iterator
 
 import pytest
 
+from config import schema
+from odfd.cli.main import _parser as odfctl_parser
+from odfd.daemon.main import _parser as daemon_parser
 from odfd.rules import read_table, rules
 from package.reference import MADE, REFERENCE, SUBJECTS, pages
+from package.staging import whole_parser
 from worlds.rules import FOLDERS, TREE, raised
 
 
@@ -63,3 +70,36 @@ def test_names_are_found_in_every_way_that_code_has_to_name_one() -> None:
         known
     )
     assert all((TREE / folder).is_dir() for folder in FOLDERS)
+
+
+COMMAND = re.compile(r"`(odfctl|odfd) ([^`]*)`")
+SETTING = re.compile(r"`([a-z0-9]+(?:\.[a-z-]+)+)`")
+
+
+odfctl = odfctl_parser()
+
+
+def unknown_words(program: str, line: str, parser: argparse.ArgumentParser) -> Iterator[str]:
+    """Words of a command line that the program does not have; what stands in capitals is for others to fill in."""
+    for word in line.split():
+        below = [action for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
+        if below and word in below[0].choices:
+            parser = below[0].choices[word]
+            continue
+        is_command = bool(below) and re.fullmatch(r"[a-z][a-z-]*", word) is not None
+        is_option = word.startswith("-")
+        if is_command or (is_option and word not in {*parser._option_string_actions, *odfctl._option_string_actions}):
+            yield f"{program} {line}: {word}"
+
+
+def test_what_to_do_names_commands_and_settings_that_exist() -> None:
+    programs = {"odfctl": whole_parser(), "odfd": daemon_parser()}
+    settings = {key.name for key in schema.every()}
+    tables = {key.table for key in schema.every()}
+    found = []
+    for rule in rules().values():
+        for program, line in COMMAND.findall(f"{rule.meaning} {rule.remedy}"):
+            found += unknown_words(program, line, programs[program])
+        names = set(SETTING.findall(f"{rule.meaning} {rule.remedy}")) - settings - tables
+        found += [f"{rule.name}: {each}" for each in names if each.partition(".")[0] in tables]
+    assert not found, "\n".join(found)
