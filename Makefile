@@ -56,6 +56,7 @@ foreign: install
 lint: install
 	@$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
+	PYTHONPATH=tests $(PY) -m worlds.prose
 
 types: install
 	@$(PY) -m mypy

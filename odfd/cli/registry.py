@@ -81,7 +81,7 @@ GROUPS: Final = (
             CommandEntry("hold", "keep the history of a dataset as it is for a reader", _HERE + "hold"),
             CommandEntry("source", "push to the endpoint of a Source, show what waits", _HERE + "source"),
             CommandEntry("raw", "keep the bytes of a source; compute blocks again from them", _HERE + "source"),
-            CommandEntry("gap", "what a source let go of before it was taken; go on without it", _HERE + "source"),
+            CommandEntry("gap", "what a source deleted before it was ingested; continue without it", _HERE + "source"),
             CommandEntry("rendition", "decode a history again, and hand readers over to it", _HERE + "rendition"),
             CommandEntry("correct", "correct or retract a row of a ledger", _HERE + "correct"),
             CommandEntry(

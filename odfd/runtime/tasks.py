@@ -63,7 +63,7 @@ class Report:
         """Returns a function that reports that the work waits for other writers of a dataset; for ``KeyedLocks.of``."""
 
         def say() -> None:
-            self.message = f"waiting until nobody else writes {name}"
+            self.message = f"waiting until no other task writes {name}"
 
         return say
 

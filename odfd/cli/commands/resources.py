@@ -278,8 +278,8 @@ def _describe(session: Session, args: argparse.Namespace) -> None:
     "rename",
     REF,
     argument("name", metavar="NAME"),
-    description="Give a resource another name: a dataset NAME, or KIND/NAME. Its id stays, and what refers to it goes "
-    "on. Other nodes keep their names for a dataset. Manifests and URLs with the old name no longer find it.",
+    description="Give a resource another name: a dataset NAME, or KIND/NAME. Its id stays, and references to it stay "
+    "valid. Other nodes keep their names for a dataset. Manifests and URLs with the old name no longer find it.",
     example="nyc.flights flights\nflow/hourly daily",
 )
 def _rename(session: Session, args: argparse.Namespace) -> None:

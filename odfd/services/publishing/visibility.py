@@ -128,7 +128,7 @@ class VisibilityService:
         known = self.peers()
         more, less = ([peer_named(known, peer) for peer in peers] for peers in (request.peers, request.revoke))
         if both := set(more) & set(less):
-            raise Invalid(f"{min(both)} stands in both lists", rule="share-peers", hint="name it in one of them")
+            raise Invalid(f"{min(both)} is in both lists", rule="share-peers", hint="name it in one of them")
 
         def shards_of(connection: sqlite3.Connection) -> tuple[DatasetId, ...]:
             """The shards that the name means in the transaction of the change, whatever hands over meanwhile."""

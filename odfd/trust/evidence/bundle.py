@@ -67,7 +67,7 @@ MAX_BUNDLE: Final = 256 << 20
 """Bytes of all objects that a reader accepts; writers stay well below (``evidence.BUDGET``)."""
 _BLOCK: Final = tarfile.BLOCKSIZE
 _CHUNK: Final = 1 << 20
-_HINT: Final = "get it again from whoever keeps it: odfctl trust evidence ID -O FILE"
+_HINT: Final = "get it again from a node that keeps it: odfctl trust evidence ID -O FILE"
 
 _Node = Annotated[bytes, msgspec.Meta(min_length=32, max_length=32)]
 
