@@ -18,8 +18,8 @@ from odfd.cli import registry
 from odfd.daemon import main as odfd
 from odfd.errors import ExitCode
 from odfd.obs import metric_document
-from odfd.resources.schema import JsonSchema, fields_of, part_of, schema_of, type_text
-from odfd.resources.types import ResourceType
+from odfd.resources.schema import fields_of, part_of, schema_of, type_text
+from odfd.resources.types import JsonSchema, ResourceType
 from odfd.rules import Rule, rules
 from odfd.services.resources.types import TYPES
 from package.staging import whole_parser

@@ -84,7 +84,7 @@ def _of_call(module: str, call: ast.Call, positions: dict[str, set[int]]) -> Ite
     name = called(call)
     words = {"rule", "code"} if name in CODES else {"rule"}
     if name == "check_client" and isinstance(extra := call.args[2], ast.Constant):
-        yield f"{extra.value}-extra"
+        yield f"{extra.value!s}-extra"
     for keyword in call.keywords:
         if keyword.arg in words:
             yield from (each for each in _texts(module, keyword.value) if NAME.fullmatch(each))
@@ -144,12 +144,11 @@ def _texts(module: str, node: ast.expr) -> Iterator[str]:
         case ast.JoinedStr(values=[ast.FormattedValue(), ast.Constant(value=str(end))]):
             yield from _KNOWN_ENDS.get(end, ())
         case ast.Name(id=name):
-            if (text := _constant(module, name)) is not None:
-                yield text
+            yield from filter(None, [_constant(module, name)])
         case ast.Attribute(value=ast.Name(id=first), attr=name):
             where = _imports(module).get(first)
-            if where is not None and (text := _constant(".".join(where), name)) is not None:
-                yield text
+            if where is not None:
+                yield from filter(None, [_constant(".".join(where), name)])
 
 
 _KNOWN_ENDS: Final = {
