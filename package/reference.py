@@ -297,7 +297,7 @@ def resource_types() -> str:
     lines = [
         *_head("Types of resources", "Look up the fields of each type of manifest, with an example."),
         "A * marks a field that is required. `odfctl explain TYPE.PATH` prints the same, for fields at any depth. The",
-        "JSON Schemas are in [schemas](../schemas).",
+        "JSON Schemas are in `docs/schemas`; `odfctl explain TYPE --schema` prints one.",
         "",
         "## Types that act",
         "",
