@@ -28,6 +28,8 @@ SECTIONS: Final = (
 """Titles of the navigation with their folders; an empty one is the top of the tree."""
 FIRST: Final = ("README.md", "docs/index.md")
 """Pages before all sections, where they exist."""
+LINK: Final = re.compile(r"!?\[[^]]*\]\(([^)\s#:]+)(?:#[\w-]+)?\)")
+"""Links of a page to files of the tree."""
 _TITLE: Final = re.compile(r"^# (.+)$", re.MULTILINE)
 _CODE: Final = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 
@@ -39,7 +41,7 @@ def build(out: Path) -> Path:
     """
     source = out / "site-source"
     shutil.rmtree(source, ignore_errors=True)
-    for page in (*find_pages(TREE), *TREE.glob("docs/**/*.svg"), *TREE.glob("docs/images/*"), *_linked()):
+    for page in (*find_pages(TREE), *_linked()):
         target = source / page.relative_to(TREE)
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(page, target)
@@ -54,10 +56,12 @@ def build(out: Path) -> Path:
 
 
 def _linked() -> Iterator[Path]:
-    """Files beside the pages that pages link to: schemas, examples, the licence."""
-    yield TREE / "LICENSE"
-    for folder in ("docs/schemas", "examples"):
-        yield from (path for path in (TREE / folder).rglob("*") if path.is_file() and path.suffix != ".md")
+    """Files that pages link to, but which are no pages: schemas, examples, the licence."""
+    for page in find_pages(TREE):
+        for target in LINK.findall(_CODE.sub("", page.read_text(encoding="utf-8"))):
+            path = (page.parent / target).resolve()
+            if path.is_file() and path.suffix != ".md" and path.is_relative_to(TREE):
+                yield path
 
 
 def find_pages(tree: Path) -> list[Path]:
