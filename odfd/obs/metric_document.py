@@ -17,21 +17,24 @@ With `metrics.listen = ["127.0.0.1:9464"]` a node answers at that address, on it
 
 | path | answer |
 |---|---|
-| `/metrics` | the figures below, as Prometheus reads them |
-| `/livez` | 200 while the event loop turns; restart the node when it does not |
-| `/readyz` | 200 when all parts run and database and disk are well; else 503, with what is wrong |
+| `/metrics` | the metrics below, in the format of Prometheus |
+| `/livez` | 200 while the event loop runs; restart the node when there is no answer |
+| `/readyz` | 200 when all parts run, and database and disk are in order; otherwise 503, with the reasons |
 
-Lines of `/readyz` that begin with `without` name what the node depends on and had no answer from, such as a Kubo: the
-node is ready, and does less.
+A line of `/readyz` that begins with `without` names an optional dependency that does not answer, such as a Kubo. The
+node is ready, but can do less.
 
-A scrape reads existing counters, so it costs the same with ten datasets and with a hundred thousand. The node counts
-datasets, mirrors and flows every 15 seconds; `odfd_survey_age_seconds` is the age of the last count. Every value of
-every label is listed here or made by the node itself. No dataset, peer, key or address is ever a label, so no stranger
-can create a series. For one dataset use `odfctl get`, `describe` and `watch`. [The
-dashboard](../../examples/metrics/dashboard.json) for Grafana and [the alerts](../../examples/metrics/alerts.yaml) for
-Prometheus use these metrics.
+A scrape reads counters and computes nothing, so its cost does not grow with the number of datasets. The node counts
+datasets, mirrors and flows every 15 seconds; `odfd_survey_age_seconds` is the age of the last count.
 
-Every user of this machine may read the metrics. To give them to others, put a proxy with TLS and a password before it.
+Every value of every label is listed here or made by the node. No dataset, peer, key or address is a label, so other
+nodes cannot add series. For one dataset use `odfctl get`, `odfctl describe` and `odfctl watch`.
+
+[The dashboard](../../examples/metrics/dashboard.json) for Grafana and
+[the alerts](../../examples/metrics/alerts.yaml) for Prometheus use these metrics.
+
+Every user of the machine can read the metrics. To open them to other machines, put a proxy with TLS and a password in
+front.
 
 ## Metrics
 

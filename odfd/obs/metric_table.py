@@ -1,4 +1,4 @@
-"""Declares every metric of a node, in the one table from which scrapes, checks and ``docs/metrics.md`` are made.
+"""Declares every metric of a node: scrapes, checks and ``docs/reference/metrics.md`` are made of this table.
 
 Names and units follow Prometheus: a unit at the end of a name, ``_total`` for values that only grow. The values of
 every label are listed here or chosen by this node's own code, so that no stranger can create a series.
