@@ -20,7 +20,7 @@ from odfd.errors import ExitCode
 from odfd.obs import metric_document
 from odfd.resources.schema import fields_of, part_of, schema_of, type_text
 from odfd.resources.types import JsonSchema, ResourceType
-from odfd.rules import Rule, rules
+from odfd.rules import ExplainedRule, rules
 from odfd.services.resources.types import TYPES
 from package.staging import whole_parser
 
@@ -218,7 +218,7 @@ def all_rules() -> str:
         "name. An error of Spark has the name of Spark's error condition in small letters, such as `divide-by-zero`;",
         "the common ones are listed.",
     ]
-    by_subject: dict[str, list[Rule]] = defaultdict(list)
+    by_subject: dict[str, list[ExplainedRule]] = defaultdict(list)
     for rule in rules().values():
         by_subject[rule.subject].append(rule)
     for subject, title in SUBJECTS.items():

@@ -14,7 +14,7 @@ COLUMNS: Final = ("rule", "meaning", "what to do")
 _HERE: Final = Path(__file__).parent
 
 
-class Rule(NamedTuple):
+class ExplainedRule(NamedTuple):
     """One rule, explained."""
 
     name: str
@@ -27,12 +27,12 @@ class Rule(NamedTuple):
 
 
 @cache
-def rules() -> dict[str, Rule]:
+def rules() -> dict[str, ExplainedRule]:
     """Returns all rules by name. Reads files."""
     return {rule.name: rule for path in sorted(_HERE.glob("*.tsv")) for rule in read_table(path)}
 
 
-def read_table(path: Path) -> list[Rule]:
+def read_table(path: Path) -> list[ExplainedRule]:
     """Reads the rules of one package. Raises ValueError for a line that is not a name and two texts."""
     head, *lines = path.read_text(encoding="utf-8").splitlines()
     if tuple(head.split("\t")) != COLUMNS:
@@ -40,8 +40,8 @@ def read_table(path: Path) -> list[Rule]:
     return [_rule(line, path.stem) for line in lines]
 
 
-def _rule(line: str, subject: str) -> Rule:
+def _rule(line: str, subject: str) -> ExplainedRule:
     name, meaning, remedy = line.split("\t")
     if not (name and meaning and remedy):
         raise ValueError(f"{subject}: a rule without a text: {line[:80]}")
-    return Rule(name, meaning, remedy, subject)
+    return ExplainedRule(name, meaning, remedy, subject)

@@ -14,7 +14,7 @@ from odfd.cli.session import Session
 from odfd.cli.table import WHOLE, Stack, TableColumn, render
 from odfd.control import calls, wire
 from odfd.errors import Usage
-from odfd.rules import Rule, rules
+from odfd.rules import ExplainedRule, rules
 
 _WIDTH: Final = 100
 
@@ -84,7 +84,7 @@ def _explain_rule(session: Session, name: str) -> None:
     session.show(told, lambda _: _rule_text(rule))
 
 
-def _rule_text(rule: Rule) -> str:
+def _rule_text(rule: ExplainedRule) -> str:
     meaning, remedy = (textwrap.wrap(text, _WIDTH, break_on_hyphens=False) for text in (rule.meaning, rule.remedy))
     return Stack([f"{rule.name}  rule", "", *meaning, "", "what to do:", *(f"  {line}" for line in remedy)])
 
