@@ -67,7 +67,7 @@ def _explain(session: Session, args: argparse.Namespace) -> None:
 def _is_rule(word: str) -> bool:
     """Whether a word names a rule and no type, or is written as only rules are."""
     types = {name for kind in kinds.KINDS for name in (kind.name, kind.plural, *kind.aliases)}
-    return word.lower() not in types and (word in rules() or "-" in word)
+    return word.lower() not in types and (word in rules() or "-" in word.partition(".")[0])
 
 
 def _explain_rule(session: Session, name: str) -> None:
