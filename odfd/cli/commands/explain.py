@@ -66,7 +66,8 @@ def _explain(session: Session, args: argparse.Namespace) -> None:
 
 def _is_rule(word: str) -> bool:
     """Whether a word names a rule and no type, or is written as only rules are."""
-    types = {name for kind in kinds.KINDS for name in (kind.name, kind.plural, *kind.aliases)}
+    typed = (*kinds.DECLARED, *kinds.LIVE)
+    types = {name for kind in typed for name in (kind.name, kind.plural, *kind.aliases)}
     return word.lower() not in types and (word in rules() or "-" in word.partition(".")[0])
 
 
