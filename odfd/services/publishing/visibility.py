@@ -295,7 +295,7 @@ class VisibilityService:
         if hidden:
             yield (
                 f"it derives from {self._names(hidden)}, private here, whose"
-                f" {agree(len(hidden), 'id stands', 'ids stand')} in its blocks, and without which nobody else can run"
+                f" {agree(len(hidden), 'id is', 'ids are')} in its blocks, and without which no other node can run"
                 " it again"
             )
         if public and not self._is_signed(entry.id):

@@ -430,7 +430,7 @@ class IncompleteBundle:
 
 
 Unpacked: TypeAlias = AccusedStep | IncompleteBundle
-_OMIT: Final = "whoever reports may leave out, not add: nobody is to keep and give away what is no evidence"
+_OMIT: Final = "a report may leave objects out, not add any: nodes keep and serve evidence alone"
 
 
 @contextmanager
