@@ -22,7 +22,7 @@ alone = $(if $(and $(filter 1,$(words $(AIMED))),$(findstring .py,$(AIMED))),0,$
 # Without bytecode, hundreds of processes would each compile all that they import.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help install demo test quick nightly check check-fast lint types engine engine-image bench soak docs lock clean collect foreign azurite anvil s5cmd kafka api metrics-page wheel lock-image deb demo-node debian-root image ui
+.PHONY: help install demo test quick nightly check check-fast lint types engine engine-image bench soak docs lock clean collect foreign azurite anvil s5cmd kafka api reference wheel lock-image deb demo-node debian-root image ui
 
 help:  ## list what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 12
@@ -56,6 +56,7 @@ foreign: install
 lint: install
 	@$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
+	PYTHONPATH=tests $(PY) -m worlds.prose
 
 types: install
 	@$(PY) -m mypy
@@ -108,7 +109,7 @@ out/image.made: $(STAMP) $(INPUTS)
 	@$(PY) -m package image
 	touch $@
 
-docs: install  ## out/site: the documentation as a site with search; every link is checked
+docs: reference  ## out/site: the documentation as a site with search; every link is checked
 	@$(PY) -m package site
 
 ui: install  ## libraries of the page, from npm as package/page locks them; the same bytes each time
@@ -134,8 +135,8 @@ api: install  ## what is made of operations and wire: where each value is, opena
 	$(PY) -m odfd.api.openapi $(if $(BREAK),--break)
 	$(PY) -m odfd.api.calls
 
-metrics-page: install  ## docs/metrics.md, from the table of metrics
-	@$(PY) -m odfd.obs.metric_document > docs/metrics.md
+reference: install  ## docs/reference: commands, settings, rules, metrics, functions, types; each from its one declaration
+	@$(PY) -m package.reference
 
 lock:  ## resolve requirements/*.txt anew (needs uv)
 	@.venv/bin/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-header --extra all --extra java --extra demo --extra ipfs-client --extra dev pyproject.toml -o requirements/lock.txt

@@ -75,7 +75,7 @@ def _card(settings: Settings) -> Iterator[Problem]:
         text: str = getattr(settings.node, name)
         unseen = any(unicodedata.category(each) in _UNSEEN and each not in _JOINERS for each in text)
         if len(text) > most or unseen or text != " ".join(text.split()):
-            yield Problem(f"setting node.{name}", f"it cannot be told on the node's card: {text[:60]!r}",
+            yield Problem(f"setting node.{name}", f"it cannot be shown on the node's card: {text[:60]!r}",
                           f"one line of at most {most} characters, single spaces, no control characters")  # fmt: skip
 
 

@@ -89,7 +89,7 @@ class Control:
         "", "socket at which odfctl finds the daemon; empty: in the runtime folder, or the state folder"
     )
     group: str = setting(
-        "", "group whose members may command the node, beside its own user and root; empty: nobody else"
+        "", "group whose members may command the node, beside its own user and root; empty: no other user"
     )
 
 
@@ -111,7 +111,8 @@ class P2p:
         choices=("auto", "on", "off"),
     )
     relays: tuple[str, ...] = setting(
-        (), "relays through which others reach this node, with /p2p/…; for a node behind a router that lets nobody in"
+        (),
+        "relays through which others reach this node, with /p2p/…; for a node behind a closed router",
     )
     relay: bool = setting(False, "be such a relay for members of the joined networks")
     relay_rate: int = setting(4_194_304, "most bytes per second relayed for others; 0: no limit", unit="B/s", low=0)
@@ -151,7 +152,7 @@ class Http:
         door="kamu",
     )
     prove: bool = setting(
-        False, "sign answers there with the node's key for whoever asks with include=proof; needs query"
+        False, "sign answers there with the node's key for callers that ask with include=proof; needs query"
     )
     push: bool = setting(
         False, "accept pushes of datasets there from callers with a token, as a kamu node does: /NAME/push"

@@ -39,10 +39,17 @@ class ExitCode(enum.IntEnum):
     """``^C``: we stopped watching; what the daemon does goes on."""
 
 
+USAGE: Final = "usage"
+"""Rule of wrong usage that breaks no other: its message and hint say what is right, so they do not name it."""
+
+
 class Usage(Fault):
     """The command line is malformed."""
 
     exit_code = ExitCode.USAGE
+
+    def __init__(self, message: str, *, rule: str = USAGE, hint: str = "", place: str = "") -> None:
+        super().__init__(message, rule=rule, hint=hint, place=place)
 
 
 def unwritable(path: object, error: OSError, rule: str) -> Fault:
@@ -224,7 +231,7 @@ def sole_faults() -> Iterator[None]:
 def render(fault: Fault, verbose: bool = False) -> str:
     """Formats for people: ``error: …``, the hint indented below with the rule; ``verbose`` adds the causes."""
     lines = [f"error: {fault}"]
-    rule = f"(rule {fault.rule})" if fault.rule else ""
+    rule = f"(rule {fault.rule})" if fault.rule not in ("", USAGE) else ""
     if fault.hint or rule:
         lines.append("  " + "  ".join(part for part in (fault.hint, rule) if part))
     if verbose:

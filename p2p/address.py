@@ -174,7 +174,7 @@ def announced_address(text: str) -> PeerAddress:
     """Parses an address to announce. Raises BadAddress, also for one by way of a relay."""
     parsed = parse_address(text)
     if parsed.relay is not None:
-        hint = "name the relay in p2p.relays: the address is told while it holds a reservation"
+        hint = "name the relay in p2p.relays: the address is announced while it holds a reservation"
         raise BadAddress(f"{text!r} goes by way of a relay", rule="multiaddr-relay", hint=hint)
     return parsed
 

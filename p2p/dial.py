@@ -45,7 +45,7 @@ async def resolve(host: str, port: int, allows: Allows, family: int = socket.AF_
         raise NotAllowed(
             f"{host} is at {', '.join(map(str, addresses[:MAX_TRIED]))}, which is this machine or its link",
             rule="address-rebound",
-            hint="whoever resolves that name may lead this node anywhere; if it is right, name the address itself",
+            hint="its name server may lead this node anywhere; if it is right, name the address itself",
         )
     if not allowed:
         places = ", ".join(map(str, addresses[:MAX_TRIED]))

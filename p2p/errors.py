@@ -13,49 +13,64 @@ class PeerFault(Remote):
 
     advice = ""
     """The hint of a fault of this class that has none of its own."""
+    common_rule = "peer-failed"
+    """The rule of a fault of this class that names none of its own."""
 
     def __init__(self, peer: str, message: str, *, rule: str = "", hint: str = "", place: str = "") -> None:
         text = f"peer {peer}: {message}" if peer else message
-        super().__init__(text, rule=rule, hint=hint or self.advice, place=place)
+        super().__init__(text, rule=rule or self.common_rule, hint=hint or self.advice, place=place)
         self.peer = peer
 
 
 class PeerUnreachable(PeerFault):
     """No connection was established: nothing listens, no route, or the handshake failed."""
 
+    common_rule = "peer-unreachable"
+
 
 class TooSlow(PeerFault):
     """The peer did not answer within the time that we allow."""
 
+    common_rule = "peer-slow"
     advice = "it may be stopped, or its line slow: try again; odfctl peer list shows who is connected"
 
 
 class WrongIdentity(PeerFault):
     """The peer at that address has another key than the one that we dialled."""
 
+    common_rule = "peer-identity"
+
 
 class ProtocolUnsupported(PeerFault):
     """The peer does not speak the protocol that we asked for."""
+
+    common_rule = "protocol"
 
 
 class Misbehaviour(PeerFault):
     """The peer broke a rule of a protocol; ``rule`` names the rule."""
 
+    common_rule = "peer-misbehaviour"
+
 
 class StreamBroken(PeerFault):
     """The stream, or the connection under it, ended too early."""
 
+    common_rule = "stream-broken"
     advice = "try again; odfctl peer list shows who is connected"
 
 
 class TooManyStreams(PeerFault):
     """Every stream that a connection may have is in use, and none came free in time."""
 
+    common_rule = "stream-limit"
     advice = "try again in a moment, when requests under way have ended"
 
 
 class NotTaken(PeerFault):
     """A gossip message could not be passed on to other peers."""
+
+    common_rule = "gossip-not-passed"
 
 
 class NotJoined(Refused):

@@ -17,6 +17,7 @@ from chain.terminal_text import visible
 from package import image as node_image
 from package.libraries import copy_libraries
 from package.programs import ENGINE, HOME, PYTHON, SQL, leave_out, move, programs, run_compiler
+from package.site import build as build_site
 from package.staging import SHARED, TREE, engine_extras, project, split, stage
 from package.symbols import strip_libraries
 
@@ -75,7 +76,7 @@ def main() -> int:
         case ["lock"]:
             lock()
         case ["site"]:
-            print(site())
+            print(build_site(OUT))
         case ["ui"]:
             copy_libraries(OUT / "libraries")
         case _:
@@ -121,23 +122,6 @@ def lock() -> None:
 def _blocks(lock: Path) -> list[str]:
     """Returns the distributions of a lock, each with its hashes."""
     return re.split(r"\n(?=\S)", lock.read_text().rstrip("\n"))
-
-
-def site() -> Path:
-    """Builds the documentation; returns its first page.
-
-    It is made of copies that lie as in the repository, so that the links of both are the same.
-    """
-    source = OUT / "site-source"
-    shutil.rmtree(source, ignore_errors=True)
-    for name in ("docs", "examples"):
-        shutil.copytree(TREE / name, source / name)
-    for page in TREE.glob("*.md"):
-        shutil.copyfile(page, source / page.name)
-    for name in ("LICENSE",):
-        shutil.copyfile(TREE / name, source / name)
-    _run(sys.executable, "-m", "mkdocs", "build", "--quiet", "--strict", "--clean", "-f", TREE / "mkdocs.yml")
-    return OUT / "site" / "index.html"
 
 
 def image() -> int:

@@ -105,7 +105,7 @@ class Uses:
         if account is None or self.may(account, thing, action):
             return
         role = action.value.word
-        hint = f"who owns it grants the role {role}; it goes on by itself then (odfctl docs access)"
+        hint = f"its owner grants the role {role}; it continues by itself then (odfctl docs access)"
         verb = "read" if action is Action.READ else f"act as {role} of"
         raise Refused(
             f"its account {self._rights.account_name(account)} may not {verb} {what}", rule=NOT_GRANTED, hint=hint

@@ -69,7 +69,7 @@ from odfd.services.trust.service import TrustService
 
 MANY: Final = Parameter("limit", "number", "Lines at the most.", 1, MAX_ROWS, DEFAULT_ROWS * 5)
 _BOOKMARK: Final = Parameter("bookmark", "flag", "With watch: also tell how far the log was read, before new changes.")
-FOLLOW: Final = Parameter("follow", "flag", "Answer with a stream, which goes on.")
+FOLLOW: Final = Parameter("follow", "flag", "Answer with a stream, which does not end.")
 
 
 _name = path_part
@@ -160,7 +160,7 @@ async def _doctor(calls: Dispatcher, request: Request) -> object:
 
 @asks(
     KINDS, Parameter("kept", "flag", "Only what is kept, as a list."),
-    Parameter("since", "number", "The sequence number that the stream goes on from."),
+    Parameter("since", "number", "The sequence number after which the stream continues."),
     Parameter("log", "text", "The log that `since` is of, or empty: a bookmark, which names it, comes first."),
     operation=LogEvents.kept, answers=Sequence[wire.EventView], follows=LogEvents.follow, stream=wire.EventView,
 )  # fmt: skip

@@ -32,7 +32,7 @@ _PROBLEMS: Final = {
     403: ("Refused", "Policy forbids it, or the caller may not speak to this node."),
     404: ("NotFound", "There is no such thing."),
     409: ("Conflict", "Something changed meanwhile, or is there already."),
-    410: ("Gone", "The version is of another log, or too old: list anew."),
+    410: ("Gone", "The version is of another log, or too old: list again."),
     412: ("Changed", "The resource has another generation than the request states."),
     422: ("Invalid", "The body, or a name, breaks a rule; `place` says where."),
     429: ("TooMany", "Too many watches are open."),

@@ -57,7 +57,7 @@ class OneOf:
 
 
 REF: Final = argument("ref", metavar="REF")
-REPLACE: Final = argument("--replace", action="store_true", help="write a file anew that is there already")
+REPLACE: Final = argument("--replace", action="store_true", help="replace the file if it exists")
 """The option of every command that writes a named file, except secrets (``odfd.cli.new_file``)."""
 
 

@@ -79,7 +79,7 @@ def _engine(view: wire.DatasetView) -> str:
 def _publish_hint(view: wire.DatasetView) -> str:
     """Suggests to publish only what is this node's own: a copy may be shared with this node alone."""
     if not view.published and not view.owner:
-        return "no: this node gives its copy to nobody"
+        return "no: this node gives its copy to no peer"
     if not view.published:
         return f"no: odfctl publish {view.name} lets others have it"
     to = f"yes, in {', '.join(view.published_in)} alone" if view.published_in else "yes"

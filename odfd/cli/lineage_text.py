@@ -34,7 +34,7 @@ def _record(known: Mapping[Key, wire.LineageRecord], key: Key, shown: set[Key], 
         return
     head = f"{clean(record.ref, 60)} {key[1]}{_OPS.get(record.op or 0, '')}"
     if key in shown:
-        yield f"{head}{note}  (told above)"
+        yield f"{head}{note}  (shown above)"
         return
     shown.add(key)
     place = f"  block #{record.sequence_number}" if record.sequence_number is not None else ""
@@ -133,7 +133,7 @@ def _names_text(inputs: Sequence[wire.LineageInput]) -> str:
 def _above(nodes: Mapping[str, wire.LineageNode], identity: str, shown: set[str]) -> Iterator[str]:
     node = nodes[identity]
     if identity in shown:
-        yield f"{clean(node.ref, 60)}  (told above)"
+        yield f"{clean(node.ref, 60)}  (shown above)"
         return
     shown.add(identity)
     yield _dataset(node)

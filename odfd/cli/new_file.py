@@ -129,7 +129,9 @@ def open_file(name: str) -> Iterator[BinaryIO]:
     try:
         file = Path(name).open("rb")  # noqa: SIM115 - closed below; faults of its reader are not faults of the file
     except FileNotFoundError as error:
-        raise NotFound(f"there is no file {name}", hint="name files, or - for standard input") from error
+        raise NotFound(
+            f"there is no file {name}", rule="file-missing", hint="name files, or - for standard input"
+        ) from error
     except IsADirectoryError as error:
         hint = f"name the files in it: {name.rstrip('/')}/*; a source with fetch: {{kind: FilesGlob}} follows a folder"
         raise Usage(f"{name} is a folder", rule="file", hint=hint) from error

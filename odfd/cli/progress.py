@@ -188,7 +188,7 @@ def _result(session: Session, task_id: str) -> Any:
     except KeyboardInterrupt as stop:
         meter.clear()
         session.remark(
-            f"Detached; the daemon goes on.  Follow: {session.again} wait task {task_id}"
+            f"Detached; the daemon continues.  Follow: {session.again} wait task {task_id}"
             f"   Cancel: {session.again} delete task {task_id}"
         )
         raise Detached from stop

@@ -46,7 +46,7 @@ GROUPS: Final = (
             CommandEntry("apply", "create and update resources as manifests say", _HERE + "apply"),
             CommandEntry("edit", "change a resource in an editor", _HERE + "edit"),
             CommandEntry("types", "list the types of resources", _HERE + "explain"),
-            CommandEntry("explain", "describe the fields of a type", _HERE + "explain"),
+            CommandEntry("explain", "describe the fields of a type, or what a rule means (†)", _HERE + "explain"),
             CommandEntry("get", "list datasets, flows, mirrors, networks, peers or tasks", _HERE + "resources"),
             CommandEntry("describe", "print all about one of them", _HERE + "resources"),
             CommandEntry("delete", "delete them; cancel a task", _HERE + "resources"),
@@ -81,7 +81,7 @@ GROUPS: Final = (
             CommandEntry("hold", "keep the history of a dataset as it is for a reader", _HERE + "hold"),
             CommandEntry("source", "push to the endpoint of a Source, show what waits", _HERE + "source"),
             CommandEntry("raw", "keep the bytes of a source; compute blocks again from them", _HERE + "source"),
-            CommandEntry("gap", "what a source let go of before it was taken; go on without it", _HERE + "source"),
+            CommandEntry("gap", "what a source deleted before it was ingested; continue without it", _HERE + "source"),
             CommandEntry("rendition", "decode a history again, and hand readers over to it", _HERE + "rendition"),
             CommandEntry("correct", "correct or retract a row of a ledger", _HERE + "correct"),
             CommandEntry(

@@ -67,7 +67,7 @@ def event_view(news: News) -> wire.EventView:
             )
         case Lagged():
             lost = "events" if news.missed is None else plural(news.missed, "event")
-            why = "the daemon started anew" if news.missed is None else "they are no longer kept"
+            why = "the daemon started again" if news.missed is None else "they are no longer kept"
             return wire.EventView(
                 sequence=news.resume - 1,
                 time="",
@@ -169,7 +169,7 @@ def account_event(news: News) -> wire.EventView:
     """Converts an event for an account: its number is a time, so that numbers reveal nothing of other events."""
     if isinstance(news, Event):
         return msgspec.structs.replace(event_view(news), sequence=news.tick)
-    text = "some events cannot be told: they are no longer kept, or the daemon started anew"
+    text = "some events cannot be shown: they are no longer kept, or the daemon started again"
     return wire.EventView(sequence=0, time="", kind="lagged", message=text)
 
 

@@ -221,7 +221,7 @@ class ControlClient:
             raise Unreachable(
                 f"the daemon at {self.path} did not answer within {ANSWER_SECONDS:g} s",
                 rule="answer-deadline",
-                hint="its log says what it is at; a process that was stopped goes on by: kill -CONT PID",
+                hint="its log says what it is at; a process that was stopped continues by: kill -CONT PID",
             ) from error
         except (CutOff, ConnectionError) as error:
             raise self.lost_connection() from error
@@ -247,7 +247,7 @@ def _why_not(path: Path, error: OSError) -> Unreachable | Refused | Environment 
         return Refused(
             f"you may not open the socket {path}",
             rule="control-access",
-            hint=f"{_join_group(path)} and log in anew, or use sudo",
+            hint=f"{_join_group(path)} and log in again, or use sudo",
         )
     if path.exists() and not path.is_socket():
         return Invalid(
@@ -291,7 +291,7 @@ def _problem(answer: Exchange, status: int) -> dict[str, Any]:
         problem = None
     if isinstance(problem, dict):
         return problem
-    return {"family": "Bug", "detail": f"the daemon answered {status} without saying why"}
+    return {"family": "Bug", "detail": f"the daemon answered {status} without saying why", "rule": "answer"}
 
 
 def _encode(body: Body) -> bytes:
@@ -306,4 +306,4 @@ def _parse(data: bytes) -> Any:
     try:
         return json.loads(data) if data else None
     except ValueError as error:
-        raise Bug(f"the daemon's answer is not JSON: {data[:60]!r}") from error
+        raise Bug(f"the daemon's answer is not JSON: {data[:60]!r}", rule="answer") from error

@@ -142,7 +142,7 @@ def bind(path: Path, gid: int | None = None) -> socket.socket:
     except OSError as error:
         blocked = isinstance(error, FileExistsError | NotADirectoryError)
         why = "a part of the path is a file, not a folder" if blocked else error.strerror or error
-        mend = "" if blocked else "mend the folder's permissions, or "
+        mend = "" if blocked else "correct the folder's permissions, or "
         raise Environment(
             f"cannot listen on {path}: {why}",
             rule="control-socket",

@@ -173,7 +173,7 @@ def _body_length(status: int, headers: Mapping[bytes, bytes]) -> int | None:
         return 0
     if b"transfer-encoding" in headers:
         if headers[b"transfer-encoding"].lower() != b"chunked":
-            raise CutOff("the answer is encoded as nobody asked")
+            raise CutOff("the answer has an encoding that was not requested")
         return None
     length = headers.get(b"content-length", b"")
     if not _LENGTH.match(length):

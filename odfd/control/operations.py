@@ -80,7 +80,7 @@ class Owner(enum.Enum):
 
     MACHINE = "tells of the machine, the settings and other nodes, and no right on a dataset covers these"
     POLICY = "says in the node's name whom it trusts and believes, for all datasets alike"
-    KEYS = "uses keys of the node, with which whoever has them speaks as its owner to other nodes"
+    KEYS = "uses keys of the node, with which a holder speaks as its owner to other nodes"
     NETWORK = (
         "connects the node to others, or takes in and gives out data in its name, as far as its disk and network go"
     )
@@ -88,7 +88,7 @@ class Owner(enum.Enum):
     DISK = "holds or frees room of the disk, which all share"
     PORTALS = "tells of the private input of a portal, and signs in the node's name what was found of it"
     SOURCES = "is of sources that the node reads with the rights of its owner, and of bytes that were no rows yet"
-    UNMANAGED = "is of datasets that are deleted, on which nobody has rights any more"
+    UNMANAGED = "is of datasets that are deleted, on which no account has rights any more"
 
 
 class Permission(enum.Enum):

@@ -429,7 +429,7 @@ def _so_far(state: ChainState) -> str:
 
 def _also(name: str, kept: int) -> str:
     if not kept:
-        return "Their bytes are not kept, so they cannot be decoded anew"
+        return "Their bytes are not kept, so they cannot be decoded again"
     return f"Bytes of {plural(kept, 'transaction')} are kept: odfctl rendition create {name} decodes them so too"
 
 

@@ -367,7 +367,7 @@ def _as_fetched(before: ChainState) -> Choose:
             raise SourceMoved(
                 "the source of the dataset was changed while it was fetched",
                 rule="source-moved",
-                hint="pull again when nobody changes it",
+                hint="pull again when it is not being changed",
             )
         return polling(state)[1], ()
 

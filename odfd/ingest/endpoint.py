@@ -264,7 +264,7 @@ class EndpointFetch(NamedTuple):
             raise Environment(
                 f"the file of push #{missing.number} is gone or cut off",
                 rule="endpoint-push",
-                hint=f"odfctl source drop NAME {missing.number} goes on without it",
+                hint=f"odfctl source drop NAME {missing.number} continues without it",
             )
         first, last = found[0], found[-1]
         span = f"#{first.number}" if first is last else f"#{first.number} to #{last.number}"

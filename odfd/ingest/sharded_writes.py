@@ -236,7 +236,7 @@ def _check_pairs(operations: np.ndarray, shards: np.ndarray, waiting: int) -> in
         raise Refused(
             "a correction moves a row to another shard, where its old row is not",
             rule="shard-correction",
-            hint="retract the row, and add it anew",
+            hint="retract the row, and add it again",
         )
     return int(shards[-1]) if operations[-1] == CORRECT_FROM else -1
 

@@ -112,7 +112,7 @@ def check_text(text: str, what: str) -> None:
         raise Invalid(
             f"{what} names the variable {found[1]!r}, and nothing is filled in there",
             rule="source-variable",
-            hint="write the value itself; variables stand in the URL and the headers of a source",
+            hint="write the value itself; variables belong in the URL and the headers of a source",
         )
 
 

@@ -76,7 +76,7 @@ def check_trigger(step: FetchStep, read: ReadStep) -> None:
     if not asks_time(step, read) or source_of(step, options).is_asked_anew:
         return
     raise Invalid(
-        "this kind of source goes on where the last pull ended, whatever the time that is asked for",
+        "this kind of source continues where the last pull ended, whatever the time that is asked for",
         rule=RULE,
         hint=f"leave out ${{{{ {TIME} }}}}; a Url, Http, Sql without a cursor or Container can have it",
     )

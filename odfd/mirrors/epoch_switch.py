@@ -101,7 +101,7 @@ def go_back(
         raise RewriteWaiting(
             f"epoch {epoch} begins with {plural(keep, 'block')} other than here",
             rule="rewrite-waiting",
-            hint="another branch was kept: delete the dataset here and mirror it anew",
+            hint="another branch was kept: delete the dataset here and mirror it again",
         )
     now = CheckedChain(kept, min(checked.data, keep), epoch)
     head = chain.head()

@@ -89,7 +89,7 @@ class PieceFetcher:
                 return
             made = PieceList(name, size, *told)
             if not await trio.to_thread.run_sync(is_signed, made, key):
-                self._replication.penalise(peer, f"a list of pieces of {name.short} that nobody signed", BAD_BYTES)
+                self._replication.penalise(peer, f"a list of pieces of {name.short} that has no signature", BAD_BYTES)
                 return
             found.append(made)
             nursery.cancel_scope.cancel()

@@ -165,7 +165,7 @@ class ChainRepair:
             raise Environment(
                 f"{len(mending.lacking):,} blocks of {dataset.short} are damaged",
                 rule=BLOCK_DAMAGED,
-                hint="check the disk; then delete the dataset here and mirror it anew",
+                hint="check the disk; then delete the dataset here and mirror it again",
             )
         for peer in await self._holders.of(dataset, truth.size):
             for stretch in list(mending.stretches()):
@@ -222,9 +222,9 @@ class ChainRepair:
             epoch = Authorities(connection).rights(dataset).epoch
         if epoch:
             raise Invalid(
-                f"it cannot be told any more in which epoch the blocks of {dataset.short} were written",
+                f"it is not known any more in which epoch the blocks of {dataset.short} were written",
                 rule="repair",
-                hint="delete the dataset here and mirror it anew, or restore a backup",
+                hint="delete the dataset here and mirror it again, or restore a backup",
             )
         return CheckedChain(tree, data=0)
 

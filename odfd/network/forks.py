@@ -124,7 +124,7 @@ class ForkFinder:
             made = None if found is None else await self.look(found)
             if made is None and found is not None and not is_doubt:
                 self._logger.info(
-                    "a head contradicts ours and nobody shows its branch", dataset=found.head.dataset.short
+                    "a head contradicts ours and no peer shows its branch", dataset=found.head.dataset.short
                 )
 
     async def look(self, found: Contradiction) -> Proof | None:

@@ -1,36 +1,40 @@
-"""Writes ``docs/metrics.md`` from the table of metrics and the list of events: ``make metrics-page``."""
+"""Writes the page of metrics from their table and the list of events, for ``make reference``."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from odfd import output
 from odfd.obs.events import EVENT_KINDS
 from odfd.obs.metric_table import METRICS, PROCESS, Metric
 
 _HEAD = """# Metrics, health and events
 
+Look up what a node reports to a monitoring system: metrics, health checks and events.
+
+{made}
+
 With `metrics.listen = ["127.0.0.1:9464"]` a node answers at that address, on its own machine only:
 
 | path | answer |
 |---|---|
-| `/metrics` | the figures below, as Prometheus reads them |
-| `/livez` | 200 while the event loop turns; restart the node when it does not |
-| `/readyz` | 200 when all parts run and database and disk are well; else 503, with what is wrong |
+| `/metrics` | the metrics below, in the format of Prometheus |
+| `/livez` | 200 while the event loop runs; restart the node when there is no answer |
+| `/readyz` | 200 when all parts run, and database and disk are in order; otherwise 503, with the reasons |
 
-Lines of `/readyz` that begin with `without` name what the node depends on and had no answer from, such as a Kubo: the
-node is ready, and does less.
+A line of `/readyz` that begins with `without` names an optional dependency that does not answer, such as a Kubo. The
+node is ready, but can do less.
 
-A scrape reads existing counters, so it costs the same with ten datasets and with a hundred thousand. The node counts
-datasets, mirrors and flows every 15 seconds; `odfd_survey_age_seconds` is the age of the last count. Every value of
-every label is listed here or made by the node itself. No dataset, peer, key or address is ever a label, so no stranger
-can create a series. For one dataset use `odfctl get`, `describe` and `watch`. [The
-dashboard](../examples/metrics/dashboard.json) for Grafana and [the alerts](../examples/metrics/alerts.yaml) for
-Prometheus use these metrics; [Operate](operate.md) says how to set them up.
+A scrape reads counters and computes nothing, so its cost does not grow with the number of datasets. The node counts
+datasets, mirrors and flows every 15 seconds; `odfd_survey_age_seconds` is the age of the last count.
 
-Every user of this machine may read the metrics. To give them to others, put a proxy with TLS and a password before it.
+Every value of every label is listed here or made by the node. No dataset, peer, key or address is a label, so other
+nodes cannot add series. For one dataset use `odfctl get`, `odfctl describe` and `odfctl watch`.
 
-`make metrics-page` generates this page from `odfd/obs/metric_table.py` and `odfd/obs/events.py`.
+[The dashboard](../../examples/metrics/dashboard.json) for Grafana and
+[the alerts](../../examples/metrics/alerts.yaml) for Prometheus use these metrics.
+
+Every user of the machine can read the metrics. To open them to other machines, put a proxy with TLS and a password in
+front.
 
 ## Metrics
 
@@ -51,13 +55,13 @@ _EVENTS = """
 |---|---|"""
 
 
-def document() -> str:
-    """Formats the whole page."""
-    return "\n".join([*_lines(), ""])
+def document(made: str) -> str:
+    """Formats the whole page; ``made`` says how."""
+    return "\n".join([*_lines(made), ""])
 
 
-def _lines() -> Iterator[str]:
-    yield _HEAD
+def _lines(made: str) -> Iterator[str]:
+    yield _HEAD.replace("{made}", made)
     yield from map(_row, METRICS)
     yield _PROCESS
     yield from (f"| `{name}` | {kind} | {text} |" for name, kind, text in PROCESS)
@@ -74,7 +78,3 @@ def _label(name: str, values: tuple[str, ...]) -> str:
     if name == "kind" and set(EVENT_KINDS) <= set(values):
         return "`kind`: see below"
     return f"`{name}`: {', '.join(values)}" if values else f"`{name}`"
-
-
-if __name__ == "__main__":
-    output.say(document().rstrip("\n"))

@@ -1,4 +1,4 @@
-"""Declares every metric of a node, in the one table from which scrapes, checks and ``docs/metrics.md`` are made.
+"""Declares every metric of a node: scrapes, checks and ``docs/reference/metrics.md`` are made of this table.
 
 Names and units follow Prometheus: a unit at the end of a name, ``_total`` for values that only grow. The values of
 every label are listed here or chosen by this node's own code, so that no stranger can create a series.
@@ -133,7 +133,7 @@ METRICS: Final = (
     Metric("odfd_mirror_lag_blocks", _G, "Blocks that publishers signed and mirrors lack."),
     Metric("odfd_mirror_lag_bytes", _G, "Bytes of slices that are known to be missing, of all mirrors."),
     Metric("odfd_mirror_blocks_total", _C, "Blocks of others that were verified and stored."),
-    Metric("odfd_source_lost_total", _C, "Offsets of topics that are lost, as a person accepted."),
+    Metric("odfd_source_lost_total", _C, "Offsets of topics that are lost, as an operator accepted."),
     Metric("odfd_objects_collected_total", _C, "Objects that garbage collection deleted."),
     Metric("odfd_collected_bytes_total", _C, "Bytes that garbage collection freed."),
     Metric("odfd_damage_total", _C, "Cases in which the disk held other bytes than were written."),
@@ -152,14 +152,14 @@ METRICS: Final = (
     Metric("odfd_signing_journals_lost", _G, "Keys that sign nothing because their journal is lost."),
     # Peers
     Metric("odfd_peers_connected", _G, "Peers that are connected."),
-    Metric("odfd_peers_blocked", _G, "Peers that a person blocked."),
+    Metric("odfd_peers_blocked", _G, "Peers that an operator blocked."),
     Metric("odfd_direct", _G, "Hole punches with peers that came by a relay; addresses that peers named for one and "
            "that were not dialled; questions for a dial-back that were refused. Since the network was joined.",
            {"what": ("succeeded", "failed", "addresses-refused", "dial-backs-refused")}),
     Metric("odfd_relay", _G, "Relays through which others reach this node, peers that have a reservation here, and "
            "circuits that it carries for them.", {"what": ("used", "reservations", "circuits")}),
     Metric("odfd_lookup", _G, "Nodes that the lookup of holders knows and records that it keeps for others; questions "
-           "of peers that asked too often and records that nobody signed, since the network was joined.",
+           "of peers that asked too often and unsigned records, since the network was joined.",
            {"what": ("nodes", "records", "questions-refused", "records-forged")}),
     Metric("odfd_swarm_pieces_total", _C, "Pieces exchanged with nodes that mirror the same at once: taken from "
            "publishers and from other mirrors, offered by a peer and not given or false, and offered of own datasets.",

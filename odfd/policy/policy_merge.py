@@ -54,7 +54,7 @@ def _witness_mistakes(rules: WitnessRules) -> Iterator[str]:
     names, keys = [group.name for group in groups], [key for group in groups for key in group.keys]
     for group in groups:
         if len(group.keys) != 1:
-            yield f"witness group {group.name} has {len(group.keys)} keys: it has one, or two could stand on two sides"
+            yield f"witness group {group.name} has {len(group.keys)} keys: it has one, or two could be on two sides"
     for name in repeated(names):
         yield f"witness group {name} is listed twice"
     for key in repeated(keys):

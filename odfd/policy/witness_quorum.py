@@ -83,7 +83,7 @@ def load_witnesses(
     listed: dict[KeyDid, str] = {}
     for name, keys in groups:
         if len(keys) != 1:
-            mistakes.append(f"witness group {name} has {len(keys)} keys: it has one, or two could stand on two sides")
+            mistakes.append(f"witness group {name} has {len(keys)} keys: it has one, or two could be on two sides")
         if name in listed.values():
             mistakes.append(f"witness group {name} is listed twice")
         for text in keys:

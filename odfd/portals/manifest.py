@@ -61,7 +61,7 @@ def check_portal(draft: Draft) -> None:
         text = "a portal gives rows to another dataset than it takes them from"
         draft.note("spec.dataset", text, RULE, "declare a root for them: kind: Root, without a source")
     if spec.k_anonymity is None and not spec.suppress:
-        draft.note("spec", "a portal without a rule protects nobody", RULE, "say kAnonymity, suppress or both")
+        draft.note("spec", "a portal without a rule protects no individual", RULE, "say kAnonymity, suppress or both")
     if len(spec.suppress or ()) > MAX_SUPPRESSED:
         draft.note("spec.suppress", f"{len(spec.suppress or ())} of them", RULE, f"at most {MAX_SUPPRESSED}")
     for path, text, hint in _mistakes(spec):
@@ -87,7 +87,11 @@ def _mistakes(spec: PortalSpec) -> Iterator[tuple[str, str, str]]:
 
 def _least(path: str, number: int) -> Iterator[tuple[str, str, str]]:
     if not 2 <= number <= MAX_LEAST:
-        yield path, f"{number} protects nobody" if number < 2 else f"{number:,} is too many", f"2 to {MAX_LEAST:,}"
+        yield (
+            path,
+            f"{number} protects no individual" if number < 2 else f"{number:,} is too many",
+            f"2 to {MAX_LEAST:,}",
+        )
 
 
 def _columns(path: str, names: tuple[str, ...]) -> Iterator[tuple[str, str, str]]:

@@ -75,7 +75,7 @@ def read_statements(folder: Path) -> tuple[bytes, ...]:
     walk = [_read(folder, authority_file(version)) for version in range(1, head.authority + 1)]
     if None in walk:
         file = authority_file(walk.index(None) + 1)
-        raise Invalid(f"{folder} has no {file}, which its head names", rule="published-tree", hint="export it anew")
+        raise Invalid(f"{folder} has no {file}, which its head names", rule="published-tree", hint="export it again")
     return (*[each for each in walk if each is not None], raw)
 
 

@@ -175,7 +175,7 @@ class _Walk:
         link = read_link(raw)
         if self._number is not None and link.sequence_number != self._number - 1:
             raise Invalid(
-                f"block #{link.sequence_number} stands before #{self._number}", rule="sequence-number",
+                f"block #{link.sequence_number} is before #{self._number}", rule="sequence-number",
                 place=link.hash.short,
             )  # fmt: skip
         self._number = link.sequence_number

@@ -178,7 +178,7 @@ class Controllers:
         for type_, each in self._by_type.items():
             for key in each.conditions:
                 if owners.setdefault(key, type_) != type_:
-                    raise ValueError(f"{key} is told of by both {owners[key]} and {type_}")
+                    raise ValueError(f"{key} is declared by both {owners[key]} and {type_}")
 
     def __iter__(self) -> Iterator[Controller]:
         return iter(self._by_type.values())

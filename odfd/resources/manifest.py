@@ -154,7 +154,7 @@ def read_resource(node: Node, source: str, registry: TypeRegistry) -> tuple[Draf
     typed = {} if kind is None else _bind_types(kind, parts.get("headers"), binding)
     if isinstance(headers, ResourceHeaders) and headers.labels is not None:
         if (name := twice(headers.labels)) is not None:
-            text = f"{name} stands twice, by its short name and by its URI"
+            text = f"{name} is given twice, by its short name and by its URI"
             line = binding.lines[f"headers.labels.{name}"]
             binding.mistakes.append(Mistake(f"headers.labels.{name}", line, text, "label-twice", "remove one of them"))
         headers = msgspec.structs.replace(headers, labels=by_short_name(headers.labels))
@@ -225,7 +225,7 @@ def _bind_types(kind: ResourceType, headers: Node | None, binding: Binding) -> d
         found = [node for name in (key, *kind.annotation_uris(key)) if (node := written.value.get(name)) is not None]
         path = f"headers.annotations.{key}"
         if len(found) > 1:
-            text = f"{key} stands twice, by its short name and by its URI"
+            text = f"{key} is given twice, by its short name and by its URI"
             binding.mistakes.append(Mistake(path, found[-1].line, text, "annotation-twice", "remove one of them"))
         elif found and found[0].value is not None:
             values[key] = binding.bind(kind.annotation_layout(key), found[0], path)

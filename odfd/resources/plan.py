@@ -434,7 +434,7 @@ def _overwritten(before: Resource, after: Resource, manager: str) -> Iterable[st
     if before.spec is not None and wrote != manager and difference(before.spec, after.spec, ""):
         yield f"spec: {wrote} wrote it, and {manager} writes over it"
     for owner in before.owners:
-        yield f"{owner.type} {owner.name} made it, and may make it anew as it was"
+        yield f"{owner.type} {owner.name} made it, and may make it again as it was"
 
 
 def _merge_kept(

@@ -115,7 +115,7 @@ DELETING_STEP: Final = """
 INTENT_LOG: Final = Sealed(
     "resource_events",
     ("kind", "key", "name", "spec", "at"),
-    "restore the database from a backup, or begin anew with another state directory and mirror again",
+    "restore the database from a backup, or begin again with another state directory and mirror again",
 )
 IN_FORCE: Final = Sealed(
     "resources",

@@ -269,4 +269,4 @@ async def _once(child: Child, life: Life) -> Exception | None:
         return error
     if life.stopping.is_set():
         return None
-    return Bug(f"{child.name} ended though nobody asked it to", rule="supervision")
+    return Bug(f"{child.name} ended unasked", rule="supervision")

@@ -63,7 +63,7 @@ class Report:
         """Returns a function that reports that the work waits for other writers of a dataset; for ``KeyedLocks.of``."""
 
         def say() -> None:
-            self.message = f"waiting until nobody else writes {name}"
+            self.message = f"waiting until no other task writes {name}"
 
         return say
 
@@ -331,6 +331,7 @@ class TaskBoard:
         if task is None:
             raise NotFound(
                 f"there is no task {task_id[:60]!r}",
+                rule="task",
                 hint=f"odfctl get tasks lists them; the last {self._bounds.kept} finished ones are kept",
             )
         return task

@@ -273,7 +273,7 @@ def resolve_dataset(ref: str, meant: Mapping[str, str], catalog: Catalog, accoun
     if (did := meant.get(key)) is not None:
         found = catalog.find(DatasetId.parse(did))
         if found is None:
-            hint = "it goes on when that comes again; to mean another of the name, apply it again"
+            hint = "it continues when that comes again; to mean another of the name, apply it again"
             raise NotFound(f"the dataset {ref!r} that was meant is gone", rule="dataset-ref", hint=hint)
         return found
     if "/" in key:

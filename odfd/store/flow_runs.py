@@ -46,7 +46,7 @@ STEPS: Final = (
 )
 RUNS: Final = Sealed("flow_runs", ("key", "record"), "delete the flow and apply it again: odfctl delete flow NAME")
 _RECORD: Final = msgspec.json.Decoder(Record)
-_GONE: Final = "it goes on when that comes again; to mean another of the name, apply it again"
+_GONE: Final = "it continues when that comes again; to mean another of the name, apply it again"
 _READ_FLOWS: Final = 10_000
 """Flows that are kept as they were read, since plans are asked for at every change."""
 

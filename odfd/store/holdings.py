@@ -73,7 +73,7 @@ PER_OBJECT: Final = 512
 """Bytes that an object takes in addition to its own: in tables and indexes, and by rounding up its file."""
 PER_BLOCK: Final = 512
 """Bytes that a block takes in addition to its own: in two indexes, the hashes of its tree, and references."""
-_EXTENTS: Final = Sealed("held_extents", ("dataset", "first", "seen", "keep"), "odfctl mirror add plans it anew")
+_EXTENTS: Final = Sealed("held_extents", ("dataset", "first", "seen", "keep"), "odfctl mirror add plans it again")
 _UNPLANNED: Final = "?"
 _UNKNOWN: Final = 1 << 62
 """A number later than any block."""

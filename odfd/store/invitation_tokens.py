@@ -26,7 +26,7 @@ ROOM: Final = "invitations"
 INVITATIONS: Final = Sealed(
     "invitations",
     ("id", "digest", "network", "uses", "made", "expires", "revoked", "nodes"),
-    "it admits nobody: invite again",
+    "it admits no node: invite again",
 )
 STEPS: Final = (
     """

@@ -23,7 +23,7 @@ ROOM: Final = "saved views"
 SAVED: Final = Sealed(
     "saved_views",
     ("dataset", "head", "basis", "at", "until", "inputs", "view"),
-    "a start makes it anew: systemctl restart odfd",
+    "a start makes it again: systemctl restart odfd",
 )
 STEPS: Final = (
     """

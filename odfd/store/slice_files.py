@@ -109,7 +109,7 @@ class SliceFiles:
         if entry is not None:
             fault.place = f"{entry.name} block #{sequence}"
             before = f"; AT BLOCK '#{sequence - 1}' reads what is before it" if sequence else ""
-            fault.hint = f"odfctl pull {entry.name} --repair fetches it anew from a peer that has it{before}"
+            fault.hint = f"odfctl pull {entry.name} --repair fetches it again from a peer that has it{before}"
 
 
 @dataclass(frozen=True, slots=True)

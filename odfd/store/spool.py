@@ -71,7 +71,7 @@ STEPS: Final = (
 """The steps that make the tables; steps are added at the end and never changed."""
 TABLES: Final = ("spooled", "spool_readers", "spool_numbers", "spool_drops", "spool_bodies")
 PUSH_DAMAGED: Final = (
-    "restore the node from a backup; or delete the Source, make it anew, and push again what is not in"
+    "restore the node from a backup; or delete the Source, make it again, and push again what is not in"
 )
 _BODIES: Final = "SELECT source, number, body, content FROM spool_bodies JOIN spooled USING (source, number)"
 _RESTORED: Final = 10**9

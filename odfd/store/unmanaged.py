@@ -110,7 +110,7 @@ def check_managed(connection: sqlite3.Connection, dataset: DatasetId, also: str 
         raise Refused(
             f"the data of {dataset.short}, which was deleted, is still kept here{also}",
             rule="dataset-kept",
-            hint=f"odfctl adopt {dataset} takes it back; to begin anew: odfctl delete unmanaged {dataset}",
+            hint=f"odfctl adopt {dataset} takes it back; to begin again: odfctl delete unmanaged {dataset}",
         )
 
 

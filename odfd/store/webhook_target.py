@@ -159,7 +159,7 @@ def _check_url(text: str) -> None:
     if url.scheme not in ("https", "http") or not host or len(text) > MAX_URL or not text.isascii():
         raise Invalid("a webhook is called at a URL of the web", rule="webhook-url", hint="https://example.org/hook")
     if url.username is not None or url.password is not None:
-        text = "a URL is shown to whoever reads resources, and this one has credentials"
+        text = "a URL is shown to all readers of resources, and this one has credentials"
         raise Invalid(text, rule="webhook-url", hint="take them out: calls are signed, and the receiver checks that")
     # In the text itself: urlsplit drops tabs and line ends without a word.
     if url.fragment or any(each <= " " for each in text):

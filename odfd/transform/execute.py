@@ -112,7 +112,7 @@ def _weigh(plan: TransformPlan, by: EngineInUse, answer: Success, files: Files) 
     data, written = None, NO_RECORDS
     if answer.new_offset_interval is not None:
         if schema is None:
-            raise Invalid("the engine wrote data and told no schema", rule="engine-answer")
+            raise Invalid("the engine wrote data and gave no schema", rule="engine-answer")
         data = measure_slice(files.data, schema, plan.state.vocab.offset)
         written = operations(files.data, plan.state.vocab.operation_type)
     checkpoint = None
@@ -171,7 +171,7 @@ async def take_over(
         case InvalidQuery():
             return Rejected.by(answer)
         case DerivationNeeded(message=message):
-            return Blocked(f"the new transform cannot go on: {message}", "derive it anew", rule=TRANSFORM_EVOLUTION)
+            return Blocked(f"the new transform cannot continue: {message}", "derive it again", rule=TRANSFORM_EVOLUTION)
         case EngineInternalError(message=message):
             raise engine_failed(message)
         case Success():

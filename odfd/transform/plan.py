@@ -242,7 +242,7 @@ def refuse_diverged(each: Diverged) -> Blocked:
     """Makes the result for an input whose history was rewritten."""
     return Blocked(
         f"input {each.name} was rewritten: block {each.missing.short}, which was consumed, is not in it",
-        "drop what was derived from it and derive anew",
+        "drop what was derived from it and derive again",
         rule=INPUT_DIVERGED,
     )
 
@@ -315,7 +315,7 @@ def _check_answer(plan: TransformPlan, answer: Success, data: DataSlice | None) 
             rule="engine-answer",
         )
     if plan.output_schema is None and answer.schema is None:
-        raise Invalid("the engine told no schema for the first transaction", rule="engine-answer")
+        raise Invalid("the engine gave no schema for the first transaction", rule="engine-answer")
     if plan.output_schema is not None and not _is_of(answer.schema, plan.output_schema):
         raise Invalid(
             "the engine's result has another schema than the dataset",

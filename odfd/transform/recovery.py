@@ -50,7 +50,7 @@ async def restore_state(deps: TransformDependencies, dataset: DatasetId, report:
     if made is None or Multihash.sha3_256(made) != named.physical_hash:
         raise Invalid(
             f"the state of {dataset.short} is lost, and its history makes another one than its chain names",
-            rule="checkpoint-lost", hint="derive it anew, with the engine of this node",
+            rule="checkpoint-lost", hint="derive it again, with the engine of this node",
         )  # fmt: skip
     await trio.to_thread.run_sync(_keep, deps, named.physical_hash, made)
     return True
@@ -78,7 +78,7 @@ def _explain_loss(dataset: DatasetId, outcome: ReplayOutcome) -> Invalid:
     if isinstance(outcome, Replayed):
         first = outcome.mismatches[0]
         why = f"block #{outcome.block.sequence_number} comes out with another {first.field}"
-        hint = "derive it anew, or run the engine that it was made by"
+        hint = "derive it again, or run the engine that it was made by"
     else:
         why, hint = outcome.reason, outcome.hint
     return Invalid(

@@ -188,7 +188,7 @@ def _check_system_columns(schema: pa.Schema, vocab: Vocab) -> Iterator[VerifyFin
     wanted = {vocab.offset: OFFSET_TYPES, vocab.operation_type: OP_TYPES, vocab.system_time: None}
     for name in (vocab.offset, vocab.operation_type, vocab.system_time, vocab.event_time):
         if (count := schema.names.count(name)) != 1:
-            message = f"column {name!r} is missing" if count == 0 else f"column {name!r} stands {count} times"
+            message = f"column {name!r} is missing" if count == 0 else f"column {name!r} occurs {count} times"
             yield VerifyFinding(rule="slice-system-columns", message=message, expected=name)
             continue
         actual, types = schema.field(name).type, wanted.get(name)

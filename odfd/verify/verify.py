@@ -295,7 +295,7 @@ class Fold:
             )
         if block.sequence_number != ref.sequence_number:
             expected, actual = str(ref.sequence_number), str(block.sequence_number)
-            message = f"the block says it is #{actual} and stands at #{expected}"
+            message = f"the block says it is #{actual} and is at #{expected}"
             self._fail(ref, VerifyFinding(rule="sequence-number", message=message, expected=expected, actual=actual))
 
     def _check_kind(self, ref: BlockRef, block: Block, kind: int | None) -> None:

@@ -172,7 +172,7 @@ class Discovery:
             return Judgement.IGNORE
         judgement = self.directory.admit(raw, self._host.share_of(sender), self._now())
         if judgement is Judgement.REJECT:
-            self._standing.penalise(sender, "told of a peer what that peer never said", GARBAGE)
+            self._standing.penalise(sender, "announced of a peer what that peer never said", GARBAGE)
         return judgement
 
     # Questions to others
@@ -321,7 +321,7 @@ class Discovery:
         try:
             told = wire.decode(raw)
         except Invalid:
-            self._standing.penalise(teller, "told of a peer what is no presence", GARBAGE)
+            self._standing.penalise(teller, "announced of a peer what is no presence", GARBAGE)
             return None
         self._admit(raw, teller)
         return self.directory.of(told.peer, self._now())

@@ -64,7 +64,7 @@ class FramedStream:
             try:
                 data = await self._stream.receive_some(CHUNK)
             except trio.ClosedResourceError:
-                raise StreamBroken(self.peer, "we let go of the stream") from None
+                raise StreamBroken(self.peer, "we closed the stream") from None
             try:
                 if not data:
                     self._reader.end()
@@ -116,7 +116,7 @@ class FramedStream:
                     await self._stream.send_all(frames)
                     whole = True
             except trio.ClosedResourceError:
-                raise StreamBroken(self.peer, "we let go of the stream") from None
+                raise StreamBroken(self.peer, "we closed the stream") from None
             finally:
                 # After a part of a frame the peer would take the next one for its rest.
                 if not whole:

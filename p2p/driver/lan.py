@@ -174,7 +174,7 @@ class MulticastGroup(ABC):
             try:
                 await self._send(packet, ip)
             except OSError as error:
-                _LOG.debug("not told on the LAN", address=ip, reason=error.strerror)
+                _LOG.debug("not announced on the LAN", address=ip, reason=error.strerror)
                 self._joined.discard(ip)
 
     @abstractmethod

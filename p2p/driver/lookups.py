@@ -182,7 +182,7 @@ class Lookups:
                 new = finding.take_answer(contact, answer, self._wall())
                 if new is None:
                     self.forged += 1
-                    self._standing.penalise(contact.peer, "told of a holder what that peer never signed", GARBAGE)
+                    self._standing.penalise(contact.peer, "announced of a holder what that peer never signed", GARBAGE)
                     return False
                 unmet = sum(one.peer not in met for one in finding.providers.values())
                 if unmet:

@@ -351,7 +351,7 @@ class StatementServer:
                 await self._round(self._reconcile(mine, datasets, tally, private=private), stream, tally)
                 await stream.end()
             if patience.cancelled_caught and not tally.new:
-                raise TooSlow(peer, f"told nothing new in {ROUND_SECONDS:.0f} s", rule="round")
+                raise TooSlow(peer, f"sent nothing new in {ROUND_SECONDS:.0f} s", rule="round")
             return tally.new
         except Misbehaviour as fault:
             self._standing.blame(fault)
@@ -418,7 +418,7 @@ class StatementServer:
                     nursery.start_soon(ask_some)
         if not found:
             told = "; ".join(faults) or f"no answer in {PROOF_SECONDS:.0f} s"
-            raise Remote(f"nobody proves {plural(old.size, 'block')} of {dataset.short}: {told}", rule="prove")
+            raise Remote(f"no peer proves {plural(old.size, 'block')} of {dataset.short}: {told}", rule="prove")
         return any(found)
 
     async def _round(self, machine: Reconcile, stream: FramedStream, tally: _Tally) -> None:

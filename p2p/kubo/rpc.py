@@ -91,7 +91,7 @@ SLOW_SECONDS: Final = 120.0
 MAX_ANSWER: Final = 1 << 20
 """Bytes of an answer that is not content."""
 _MISSING: Final = ("does not exist", "no link named", "not found", "no such file")
-_AGAIN: Final = "nobody may have the content just now; try again later, as a mirror does by itself"
+_AGAIN: Final = "perhaps no peer has the content just now; try again later, as a mirror does by itself"
 _HINT: Final = "is it running, and is [ipfs] api of the settings its RPC?"
 
 

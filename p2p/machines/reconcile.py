@@ -121,7 +121,7 @@ class Reconcile:
                 self._take_page(ask, tell)
             case GetAsk(sids), Statements(statements, done):
                 if done > len(sids) or len(statements) > done:
-                    raise Invalid(f"asked for {len(sids)} statements, told of {done}", rule="trust-get")
+                    raise Invalid(f"asked for {len(sids)} statements, got {done}", rule="trust-get")
                 for sid in sids[:done]:
                     self._wanted.pop(sid, None)
                 return [Show(statements), self._next()]

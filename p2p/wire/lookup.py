@@ -82,7 +82,7 @@ class _Place:
         ip, port = source.take(4 if version == 4 else 16), int.from_bytes(source.take(2), "big")
         # A mapped IPv4 address would be a second spelling, by which a node could pass for two.
         if not port or (version == 6 and ipaddress.IPv6Address(ip).ipv4_mapped is not None):
-            raise LayoutFault("an address that nobody has")
+            raise LayoutFault("an address that no host has")
         return ip, port
 
 

@@ -172,7 +172,7 @@ class YamuxSession:
             self._last_peer_id = number
             return self._open_for_peer(number, events)
         if stream is None and (number > self._last_peer_id if by_peer else number >= self._next_id):
-            raise frames.violation("yamux-stream-id", f"a frame for stream {number}, which nobody opened")
+            raise frames.violation("yamux-stream-id", f"a frame for stream {number}, which was not opened")
         return stream
 
     def _open_for_peer(self, number: int, events: list[Event]) -> StreamState | None:

@@ -95,7 +95,7 @@ LAYERS = {
         "resources",
         "obs",
         "output runtime usage",
-        "errors terminal",
+        "errors rules terminal",
         ".",
     ],
 }
@@ -162,7 +162,7 @@ WORLD = {
 }  # fmt: skip
 CLI_SEES = [
     "odfd.cli", "odfd.control.calls", "odfd.control.client", "odfd.control.remote_node",
-    "odfd.control.wire", "odfd.runtime", "odfd.errors", "odfd.output", "odfd.terminal", "odfd.usage",
+    "odfd.control.wire", "odfd.rules", "odfd.runtime", "odfd.errors", "odfd.output", "odfd.terminal", "odfd.usage",
     "odfd.resources.registry",  # the names of types, which are words of commands and parts of paths
     "chain.terminal_text", "chain.yaml_text",
     "chain.store.durable",  # files that a command writes

@@ -10,7 +10,7 @@ from typing import Final
 
 import pytest
 
-from config.paths import PAGES
+from odfd.cli.offline.docs import list_pages
 from worlds.messages import Text, messages
 from worlds.peer_bytes import OURS, TARGETS
 from worlds.source_tree import called, nodes, parsed
@@ -437,7 +437,7 @@ def wrong(text: Text) -> list[str]:
     found = [*FILE.findall(text.text)]
     if "in a checkout" not in text.text:
         found += TARGET.findall(text.text)
-    found += [page for page in PAGE.findall(text.text) if not (PAGES / f"{page}.md").is_file()]
+    found += [page for page in PAGE.findall(text.text) if page not in list_pages()]
     return [f"{text.place}: {each}: an installed node has no such thing" for each in found]
 
 

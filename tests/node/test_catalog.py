@@ -364,7 +364,7 @@ async def test_an_import_goes_on_from_what_is_kept_unless_it_is_another_history(
         await alice.done(alice.api.flow.export("cities", wire.ExportRequest(to=str(longer))))
         whole = alice.size("cities")
         await alice.api.declarations.delete("Dataset", "cities")
-        with pytest.raises(Refused, match="still kept here, and the copy does not go on from it") as refused:
+        with pytest.raises(Refused, match="still kept here, and the copy does not continue from it") as refused:
             await alice.done(alice.api.flow.import_(wire.ImportRequest(source=str(shorter))))
         assert refused.value.rule == "dataset-kept"
         await alice.api.unmanaged.delete(one.id)

@@ -337,7 +337,7 @@ async def test_a_mirror_from_the_web_goes_on_to_the_shards_of_a_handover(
                 assert await standing(bob, "theirs") == rows
                 return
             (held,) = await bob.heard("mirror.held")
-            assert "goes on as 3 shards" in held.message
+            assert "continues as 3 shards" in held.message
             assert f"{site.url}/NAME" in held.message
             assert await standing(bob, "theirs") == before
             await bob.added(wire.MirrorRequest(source=f"{site.url}/cities.r1", as_name="theirs.r1"))

@@ -272,7 +272,7 @@ async def test_damage_is_told_until_it_is_mended(world: World) -> None:
         assert found.result == "failed"
         assert "flights: #" in found.message
         assert "is not here" in found.message
-        assert found.hint == "odfctl pull flights --repair mends what it can, from peers too"
+        assert found.hint == "odfctl pull flights --repair repairs what it can, from peers too"
         alice.home.objects.add_bytes(data)
         assert (await alice.done(alice.api.verification.verify("flights", wire.VerifyRequest()))).ok
         assert (await quick(alice))["damage"].result == "ok"
@@ -502,7 +502,7 @@ async def test_own_addresses_are_dialled_and_those_that_answered_are_named(
         assert (probe.result, probe.hint) == (
             "failed", "does a firewall of this machine close it, or is the node too busy? odfctl logs"
         )  # fmt: skip
-        assert probe.message.startswith("dialled from this machine, nobody answers at http://127.0.0.1:")
+        assert probe.message.startswith("dialled from this machine, nothing answers at http://127.0.0.1:")
         assert probe.message.endswith(f"; {peers}, {url} answers")
 
 

@@ -898,4 +898,4 @@ async def test_a_time_is_refused_where_no_source_asks_for_it(world: World, tmp_p
         with pytest.raises(Fault) as caught:
             await alice.apply(fixed.replace("kind: Url, url", "kind: FilesGlob, path").replace(
                 "https://example.org/", "/data/${{ trigger.date }}/*.csv"))  # fmt: skip
-        assert "goes on where the last pull ended" in str(caught.value)
+        assert "continues where the last pull ended" in str(caught.value)

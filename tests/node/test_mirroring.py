@@ -535,7 +535,7 @@ async def test_a_mirror_that_nobody_has_says_whom_it_asked(world: World, monkeyp
         with trio.fail_after(PATIENCE):
             lack = (await carol.mirror(nowhere, "nowhere")).lack
             kept = (await carol.mirror(nowhere, "nowhere", keep="30d")).lack
-        assert lack.detail.endswith("this node is in no network, so nobody was asked")
+        assert lack.detail.endswith("this node is in no network, so no peer was asked")
         assert kept == lack, "a part of the data is not waited for either"
 
 

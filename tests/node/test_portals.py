@@ -226,9 +226,9 @@ async def test_what_cannot_be_a_portal_is_refused(world: World) -> None:
 @pytest.mark.parametrize(
     ("spec", "rule"),
     [
-        ("input: cities, dataset: census", "protects nobody"),
+        ("input: cities, dataset: census", "protects no individual"),
         ("input: cities, dataset: cities, kAnonymity: {k: 2, quasiIdentifiers: [city]}", "another dataset than"),
-        ("input: cities, dataset: census, kAnonymity: {k: 1, quasiIdentifiers: [city]}", "1 protects nobody"),
+        ("input: cities, dataset: census, kAnonymity: {k: 1, quasiIdentifiers: [city]}", "1 protects no individual"),
         ("input: cities, dataset: census, kAnonymity: {k: 2, quasiIdentifiers: []}", "names of columns are missing"),
         ("input: cities, dataset: census, suppress: [{count: n, below: 5, groups: [n]}]", "tells no groups apart"),
         ("input: cities, dataset: census, suppress: [{count: n, below: 5, groups: [a, a]}]", "named twice"),

@@ -768,7 +768,7 @@ async def test_what_is_public_or_not_a_peer_is_not_shared(world: World) -> None:
         for nobody in ("12D3KooWnobody", f"{LISTED[:-1]}0", "did:key:z6"):
             with pytest.raises(Fault):
                 await alice.api.visibility.share(wire.ShareRequest(ref="cities", peers=(STRANGER, nobody)))
-        with pytest.raises(Invalid, match="stands in both lists"):
+        with pytest.raises(Invalid, match="is in both lists"):
             await alice.api.visibility.share(wire.ShareRequest(ref="cities", peers=(STRANGER,), revoke=(STRANGER,)))
         assert alice.parts.visibility.shared_with(shared.dataset) == [LISTED], "all or none"
         await alice.publish("cities")

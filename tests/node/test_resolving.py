@@ -306,7 +306,7 @@ def version_of(node: Node, dataset: Any, writer: bytes) -> bytes:
 
 @pytest.mark.parametrize("held", [True, False])
 async def test_one_of_two_versions_is_followed(world: World, held: bool) -> None:
-    """While two are known nobody's heads are followed; a person names one, and its writers may write."""
+    """While two are known no heads are followed; a person names one, and its writers may write."""
     async with world.running("alice") as alice, world.running("bob") as bob:
         world.write("alice", "a.csv", *ROWS)
         await alice.apply(ROOT)

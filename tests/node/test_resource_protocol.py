@@ -319,7 +319,7 @@ async def test_r35_what_another_resource_made_is_changed_by_force_alone(world: W
         assert (status, problem["rule"]) == (403, "owned")
         status, (item,) = await ask(alice, "PATCH", path, "force=1", body=patch)
         assert (status, item["action"]) == (200, "updated"), item
-        assert item["warnings"] == ["Dataset raw made it, and may make it anew as it was"]
+        assert item["warnings"] == ["Dataset raw made it, and may make it again as it was"]
         assert (await ask(alice, "DELETE", path))[1][0]["rule"] == "owned"
 
 

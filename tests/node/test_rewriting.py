@@ -179,7 +179,7 @@ async def test_a_reset_waits_for_a_pull(world: World) -> None:
         async with alice.home.turns.of(alice.dataset("cities")):
             ref = await alice.api.rewriting.rewrite("cities", wire.RewriteRequest(action="reset", to="#0"))
             task = alice.board.get(ref.id)
-            await until(lambda: "waiting until nobody else writes" in task.report.message)
+            await until(lambda: "waiting until no other task writes" in task.report.message)
             assert alice.size("cities") == size
         with trio.fail_after(PATIENCE):
             await task.finished.wait()

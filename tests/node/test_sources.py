@@ -725,7 +725,7 @@ def declared(home: Any) -> list[Any]:
         return ResourceStore(connection).all()
 
 
-# What a source let go of before it was taken stops a dataset, until a person accepts it by its name.
+# What a source deleted before it was ingested stops a dataset, until a person accepts it by its name.
 
 
 FROM_KAFKA = """kind: DatasetSnapshot

@@ -510,7 +510,7 @@ async def test_what_nobody_can_prove_waits(world: World) -> None:
             prove = witness.member.driver.prove_prefix
 
             async def nobody(*_: Any) -> bool:
-                raise Remote("nobody proves it", rule="prove")
+                raise Remote("no peer proves it", rule="prove")
 
             witness.member.driver.prove_prefix = nobody
             world.write("alice", "b.csv", MORE)

@@ -29,7 +29,7 @@ from odfd.services.access.guard import Guard
 from odfd.services.resources.history import HistoryService, PastEvent, bookmark_at, change_of
 
 RESET: Final = "reset"
-_WORDS: Final = "what you may read has changed: ask anew"
+_WORDS: Final = "what you may read has changed: ask again"
 
 
 async def status(call: Call) -> wire.Status:

@@ -210,5 +210,5 @@ async def _while_same(guard: Guard, values: AsyncIterator[Any]) -> AsyncGenerato
         async for each in opened:
             if not await trio.to_thread.run_sync(guard.is_same_caller):
                 text = f"{guard.subject.name} has no longer every right"
-                raise Refused(text, rule=OWNER_ONLY, hint="ask anew, for what the account may read")
+                raise Refused(text, rule=OWNER_ONLY, hint="ask again, for what the account may read")
             yield each

@@ -21,7 +21,7 @@ commands = Commands()
 
 @commands.add(
     "account",
-    description="Show who you are at this node: its owner, an account, or nobody that it knows. Accounts are "
+    description="Show who you are at this node: its owner, an account, or unknown. Accounts are "
     "resources: odfctl get accounts lists them, odfctl apply makes them.",
     example="-o json",
 )

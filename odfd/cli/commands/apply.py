@@ -177,14 +177,16 @@ def _files(path: Path) -> list[Path]:
     """Lists the manifests in a folder; anything else is a file by itself. Raises NotFound, Environment."""
     try:
         if not path.exists():
-            raise NotFound(f"there is no file {path}", hint="-f takes a file, a folder, a URL, or - for standard input")
+            hint = "-f takes a file, a folder, a URL, or - for standard input"
+            raise NotFound(f"there is no file {path}", rule="file-missing", hint=hint)
         if not path.is_dir():
             return [path]
         found = sorted(one for one in path.iterdir() if one.suffix in _SUFFIXES and one.is_file())
     except OSError as error:
         raise Environment(f"cannot read {path}: {error.strerror}", rule="file") from error
     if not found:
-        raise NotFound(f"there are no manifests in {path}", hint=f"files that end in {', '.join(_SUFFIXES)} are read")
+        hint = f"files that end in {', '.join(_SUFFIXES)} are read"
+        raise NotFound(f"there are no manifests in {path}", rule="manifest-empty", hint=hint)
     return found
 
 
@@ -225,7 +227,7 @@ def _fetch(url: str, most: int, answers: queue.SimpleQueue[bytes | Exception]) -
         with urllib.request.urlopen(url, timeout=FETCH_SECONDS) as response:  # noqa: S310  http or https, checked
             answers.put(_read_bounded(response, url, most))
     except (OSError, http.client.HTTPException) as error:
-        answers.put(Remote(f"cannot fetch {url}: {_reason(error)}", hint=_LOOK))
+        answers.put(Remote(f"cannot fetch {url}: {_reason(error)}", rule="web-failed", hint=_LOOK))
     except Exception as error:  # noqa: BLE001  the waiting thread raises it
         answers.put(error)
 

@@ -133,7 +133,5 @@ def authority_text(view: wire.AuthorityView) -> str:
         kept = "nothing given up" if not given_up else f"{formatting.plural(given_up, 'block')} given up"
         lines.append(f"  Epoch {epoch.number}: {epoch.reason} at block {epoch.kept}, {kept}")
     if view.disputed:
-        lines.append(
-            "  Two different statements of this version are known: nobody's heads are followed until it is resolved"
-        )
+        lines.append("  Two different statements of this version are known: no heads are followed until it is resolved")
     return Stack(lines)

@@ -22,6 +22,7 @@ from odfd.cli.table import clean
 from odfd.control import calls, wire
 from odfd.errors import Usage
 from odfd.resources.registry import state
+from odfd.rules import rules
 
 BASH: Final = r"""# odfctl completions for bash
 _odfctl() {
@@ -132,7 +133,7 @@ BY_KIND: Final = ("get", "describe", "delete", "wait", "label", "annotate", "edi
 _SOURCES: Final[Mapping[str, str]] = {
     "REF": "dataset", "REF|DIR": "dataset", "REF[@CUT]": "dataset", "FILE|DIR@#N|REF@#N": "dataset", "PEER": "peer",
     "NETWORK": "network", "KIND": "kind", "C": "column", "COLUMN": "column", "COLUMN=VALUE": "column=",
-    "CONDITION": "condition", "task/ID": "task/", "EVENT": "event", "TYPE[.PATH]": "type", "SET": "secretset",
+    "CONDITION": "condition", "task/ID": "task/", "EVENT": "event", "TYPE[.PATH]|RULE": "explained", "SET": "secretset",
     "SECRETSET": "secretset",
 }  # fmt: skip
 """Sources of names by the name of an argument in help."""
@@ -237,7 +238,7 @@ def _values(place: Cursor, action: argparse.Action, known: Known) -> Iterator[Ca
         source = "declared"
     if source:
         yield from known(source, place.plain)
-    if any(each in called for each in ("FILE", "DIR", "BACKUP", "PATH", "MANIFEST")) and source != "type":
+    if any(each in called for each in ("FILE", "DIR", "BACKUP", "PATH", "MANIFEST")) and source != "explained":
         yield Candidate(FILES)
 
 
@@ -320,7 +321,10 @@ class Node:
             "column=": lambda plain: [column._replace(word=f"{column.word}=") for column in self._columns(plain)],
             "condition": self._conditions,
             "event": lambda _: map(Candidate, EVENTS),
-            "type": lambda _: [Candidate(each.name) for each in kinds.DECLARED],
+            "explained": lambda _: [
+                *(Candidate(each.name, "type") for each in kinds.DECLARED),
+                *(Candidate(name, "rule") for name in rules()),
+            ],
             "hold": self._holds,
             "validator": self._validators,
         }

@@ -50,7 +50,7 @@ def _resume(session: Session, args: argparse.Namespace) -> None:
     argument("name", metavar="NAME", help="name of a flow with a trigger of kind Manual"),
     argument("--target", metavar="DATASET", help="of a flow of many datasets: this one only"),
     help="run a flow now",
-    description="Run a flow as soon as it may, whatever else causes runs of it; a paused one when it goes on.",
+    description="Run a flow as soon as it may, whatever else causes runs of it; a paused one when it continues.",
     example="fx-daily",
 )
 def _run(session: Session, args: argparse.Namespace) -> None:

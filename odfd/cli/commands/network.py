@@ -194,7 +194,7 @@ def _invitations(session: Session, _: argparse.Namespace) -> None:
     "revoke",
     argument("id", metavar="ID"),
     help="revoke an invitation with a token",
-    description="Revoke an invitation: nobody redeems it any more, and this node keeps no place for nodes that did. "
+    description="Revoke an invitation: it cannot be redeemed any more, and this node reserves nothing for its users. "
     "They stay in the network until they leave it; odfctl peer block refuses connections with them.",
     example="3f9a",
 )

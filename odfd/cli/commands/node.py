@@ -312,7 +312,7 @@ def collected_text(done: wire.CollectResult) -> str:
     lines = [f"{formatting.plural(done.objects, 'object')}, {formatting.size(done.bytes)}, {verb}"]
     if done.waiting:
         waiting = f"{formatting.plural(done.waiting, 'object')}, {formatting.size(done.waiting_bytes)}"
-        lines.append(f"  {waiting}, more that nobody names: read or written a moment ago, they wait for the next gc")
+        lines.append(f"  {waiting}, more that no block names: read or written a moment ago, they wait for the next gc")
     if done.statements:
         dropped = formatting.plural(done.statements, "superseded statement")
         lines.append(f"  {dropped} of the trust ledger {'would go' if done.dry_run else 'gone'} too")

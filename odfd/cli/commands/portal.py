@@ -43,7 +43,7 @@ def _open(session: Session, args: argparse.Namespace) -> None:
         session.answer(opening, lambda found: found.text.rstrip())
         return
     file.write(opening.value.text)
-    output.say(f"{clean(args.out, WHOLE)} opens {opening.value.name} to whoever has {opening.value.input} too")
+    output.say(f"{clean(args.out, WHOLE)} opens {opening.value.name} to holders of {opening.value.input} too")
 
 
 @portal.add(

@@ -38,7 +38,7 @@ _DATASETS = (
         "--sample",
         type=int,
         metavar="N",
-        help="show the N newest rows on the card, at most 20, to whoever may find it; 0: none, as at first",
+        help="show the N newest rows on the card, at most 20, to every node that may find it; 0: none, as at first",
     ),
     argument("--title", metavar="TEXT", help='a title for the card, beside the name; "": none'),
     argument("--place", metavar="TEXT", help='the place that the rows are about, in words; "": none'),
@@ -104,7 +104,7 @@ def _share_text(row: wire.VisibilityView) -> str:
     if row.published:
         return f"{row.name} is published: everybody may have it"
     if not row.shared_with:
-        return f"{row.name} is private: shared with nobody"
+        return f"{row.name} is private: shared with no peer"
     return "\n".join([f"{row.name}, {row.id}, is shared with", *(f"  {peer}" for peer in row.shared_with)])
 
 

@@ -20,11 +20,11 @@ commands = Commands()
 rendition = commands.group(
     "rendition",
     description="A rendition is one history of a dataset, decoded from its captured bytes (odfctl raw), or begun"
-    " with what it contains now. A new one is made beside the old one while readers go on; a handover makes it the"
+    " with what it contains now. A new one is made beside the old one while readers continue; a handover makes it the"
     " active one at one time.",
     example="create nyc.flights",
 )
-_ID = argument("--id", metavar="ID", help="of the command: repeated with it, it goes on where it was")
+_ID = argument("--id", metavar="ID", help="of the command: repeated with it, it continues where it was")
 _NUMBER = argument("number", type=int, metavar="N", help="of the rendition")
 
 
@@ -36,8 +36,8 @@ _NUMBER = argument("number", type=int, metavar="N", help="of the rendition")
     argument("--by", metavar="COLUMN,…", help="columns whose hash decides the shard of a row"),
     _ID,
     help="make a rendition, from captured bytes or a snapshot",
-    description="From raw: decode the captured bytes anew, each at its time, by the source as it is declared now. From"
-    " snapshot: begin a history with the rows that stand now, in one slice for each shard. Readers see nothing of it"
+    description="From raw: decode the captured bytes again, each at its time, by the source as it is declared now. From"
+    " snapshot: begin a history with the current rows, in one slice for each shard. Readers see nothing of it"
     " until a handover.",
     example="nyc.flights",
 )

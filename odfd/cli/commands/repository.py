@@ -83,7 +83,7 @@ def _remove(session: Session, args: argparse.Namespace) -> None:
         help="also unpublished datasets: everybody who can read the repository can read them then",
     ),
     description="Push datasets to a repository: first new objects, then blocks, then the head, which is replaced only "
-    "if nobody else replaced it meanwhile. An interrupted push resumes where it stopped.",
+    "if no other push replaced it meanwhile. An interrupted push resumes where it stopped.",
     epilog="example:  odfctl push nyc.flights --to archive\n\n"
     "exit code 4: a dataset is private, or the place is not written",
 )

@@ -45,7 +45,8 @@ def one(session: Session, kind: kinds.Kind[V], name: str) -> Answer[V]:
     for value, sent in zip(rows.value, rows.sent, strict=True):
         if name in (kind.key(value), kinds.id_of(sent)):
             return Answer(value, sent)
-    raise NotFound(f"there is no {kind.name} {name!r}", hint=f"odfctl get {kind.plural} lists them")
+    hint = f"odfctl get {kind.plural} lists them"
+    raise NotFound(f"there is no {kind.name} {name!r}", rule="resource", hint=hint)
 
 
 def resolve_names(session: Session, word: str, names: Sequence[str]) -> tuple[kinds.Kind[Any], list[str]]:
@@ -277,8 +278,8 @@ def _describe(session: Session, args: argparse.Namespace) -> None:
     "rename",
     REF,
     argument("name", metavar="NAME"),
-    description="Give a resource another name: a dataset NAME, or KIND/NAME. Its id stays, and what refers to it goes "
-    "on. Other nodes keep their names for a dataset. Manifests and URLs with the old name no longer find it.",
+    description="Give a resource another name: a dataset NAME, or KIND/NAME. Its id stays, and references to it stay "
+    "valid. Other nodes keep their names for a dataset. Manifests and URLs with the old name no longer find it.",
     example="nyc.flights flights\nflow/hourly daily",
 )
 def _rename(session: Session, args: argparse.Namespace) -> None:

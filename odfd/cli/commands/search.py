@@ -44,7 +44,7 @@ _AGAIN: Final = 0.25
     argument("--wait", metavar="SPAN", help="repeat the search for this long until something is found: 30s, 1m"),
     argument("--limit", type=how_many, default=20, metavar="N", help="maximum number of results (20)"),
     description="Find datasets in the network by their cards: name, title, place, keywords, description, columns. "
-    "Datasets on which this node relies most come first, then those that peers in most blocks of addresses serve; the "
+    "Datasets on which this node relies most come first, then those that peers in most subnets serve; the "
     "publisher's own words do not count. odfctl describe dataset did:odf:… shows a dataset before you mirror it.",
     example="air quality --license CC-BY-4.0 --since 30d",
 )

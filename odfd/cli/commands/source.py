@@ -90,8 +90,8 @@ def _drop(session: Session, args: argparse.Namespace) -> None:
 
 gap = commands.group(
     "gap",
-    description="A gap is what a topic's broker let go of before it was taken. It stops each pull, until a person"
-    " accepts that it is lost. Its name is a hash of what is lost, so nobody accepts more than was shown. The chain"
+    description="A gap is what a topic's broker deleted before it was ingested. It stops each pull, until an operator"
+    " accepts that it is lost. Its name is a hash of what is lost, so no more is accepted than was shown. The chain"
     " says what is missing.",
     example="show nyc.flights",
 )
@@ -100,8 +100,8 @@ gap = commands.group(
 @gap.add(
     "show",
     REF,
-    help="what the source let go of before it was taken",
-    description="Ask the source what it let go of before it was taken. The exit code is 1 if something is lost.",
+    help="what the source deleted before it was ingested",
+    description="Ask the source what it deleted before it was ingested. The exit code is 1 if something is lost.",
     example="nyc.flights",
 )
 def _show_gap(session: Session, args: argparse.Namespace) -> int:
@@ -115,8 +115,8 @@ def _show_gap(session: Session, args: argparse.Namespace) -> int:
     REF,
     argument("name", metavar="GAP", nargs="?", help="name of the gap (default: that which is shown, and confirmed)"),
     YES,
-    help="go on without it",
-    description="Say what is lost, and go on without it. Refused if nothing is lost, or something else than the name"
+    help="continue without it",
+    description="Say what is lost, and continue without it. Refused if nothing is lost, or something else than the name"
     " says. Repeated, it has one effect.",
     example="nyc.flights 3f0c9b7a61d2e845",
 )
@@ -127,7 +127,7 @@ def _accept(session: Session, args: argparse.Namespace) -> None:
         name = found.name or "none"
         if found.name is not None and not args.yes:
             session.remark(_gap_text(found))
-            confirm(f"Go on without {_count(found)} of {args.ref}?", "nothing was accepted")
+            confirm(f"Continue without {_count(found)} of {args.ref}?", "nothing was accepted")
     session.answer(_submit(session, args, name), _gap_text)
 
 
@@ -144,7 +144,9 @@ def _gap_text(row: wire.GapView) -> str:
     if row.name is None:
         return f"the source of {row.dataset} has all that was not taken"
     said = (
-        f"accepted at {row.time}" if row.accepted else f"odfctl gap accept {row.dataset} {row.name} goes on without it"
+        f"accepted at {row.time}"
+        if row.accepted
+        else f"odfctl gap accept {row.dataset} {row.name} continues without it"
     )
     return f"gap {row.name} of topic {row.topic}: {_count(row)}; {said}\n{render(_LOST, row.lost)}"
 

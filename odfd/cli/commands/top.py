@@ -21,8 +21,8 @@ commands = Commands()
 @commands.add(
     "top",
     argument("--every", metavar="D", default="2s", help="time between updates (2s)"),
-    description="Show the node live: what needs a person, tasks and mirrors with their rates, and peers. It changes "
-    "nothing. Keys: q quits, space pauses or resumes, r updates now, 1 to 4 select a table, Tab the next.",
+    description="Show the node live: what needs the operator, tasks and mirrors with their rates, and peers. It "
+    "changes nothing. Keys: q quits, space pauses or resumes, r updates now, 1 to 4 select a table, Tab the next.",
     example="--every 5s",
 )
 def _top(session: Session, args: argparse.Namespace) -> None:

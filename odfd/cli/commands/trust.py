@@ -161,7 +161,7 @@ def _list(session: Session, _: argparse.Namespace) -> None:
     kinds.VALIDATOR.show_all(
         session,
         kinds.VALIDATOR.all(session),
-        "nobody's verdict counts yet: odfctl trust validator add DID --group NAME",
+        "no verdict counts yet: odfctl trust validator add DID --group NAME",
     )
 
 
@@ -200,7 +200,7 @@ def signing_text(view: wire.SigningView) -> str:
         TableColumn("OF", lambda row: row.dataset or "this node"),
         TableColumn("KNOWN", lambda row: formatting.plural(row.said, "last word")),
     )
-    asked = formatting.plural(view.peers, "listed group") if view.peers else "nobody that is listed"
+    asked = formatting.plural(view.peers, "listed group") if view.peers else "no listed key"
     return Stack([render(columns, view.begun), f"They sign again; {asked} could be asked."])
 
 
@@ -233,7 +233,7 @@ def _show_policy(session: Session, _: argparse.Namespace) -> None:
         "FILE contains the network's policy in TOML, like [policy] in the settings: use, serve, [validators] "
         "with f, groups, min-engines and min-sandbox, [witness] with f, groups, quorum and max-age, [fresh] "
         "with max-stale. Nodes with this node's key as policy.network-key apply stricter rules at once; rules "
-        "that would loosen theirs wait until a person accepts them."
+        "that would loosen theirs wait until their operators accept them."
     ),
     example="network.toml",
 )
@@ -310,6 +310,6 @@ def _single(file: str, name: str, keys: list[str]) -> tuple[str, str]:
         raise Invalid(
             f"{file}: witness group {name} has more or less than one key",
             rule="policy-file",
-            hint="one each, or two could stand on two sides",
+            hint="one each, or two could be on two sides",
         )
     return name, keys[0]

@@ -29,8 +29,8 @@ commands = Commands()
     ),
     argument("--full", action="store_true", help="check again what was verified before"),
     RENDITION,
-    description="Check everything again, trusting nobody. Levels: chain (hashes, links, rules), data (every slice "
-    "against both its hashes, offsets, schema), reproduced (every transform run again, by the daemon). "
+    description="Check everything again, trusting no other node. Levels: chain (hashes, links, rules), data (every "
+    "slice against both its hashes, offsets, schema), reproduced (every transform run again, by the daemon). "
     "Ends with 0 when all is well, 1 when something is not. A directory (†) needs no daemon.",
     example="./mirror/nyc.flights\nnyc.flights.delays --level reproduced",
 )
@@ -156,7 +156,7 @@ engine = commands.group(
     description=(
         "Run every transform of a dataset again, from the first on, on the engine of this node. If all "
         "results are equal and the dataset is this node's own, a signed block declares the transform with "
-        "this engine's digest, and the dataset goes on with it. Blocks from before keep the pin under which they "
+        "this engine's digest, and the dataset continues with it. Blocks from before keep the pin under which they "
         "were made. Ends with 1 if a result differs."
     ),
     example="nyc.flights.delays",
@@ -166,7 +166,7 @@ def _prove(session: Session, args: argparse.Namespace) -> int:
     report = submit(session, calls.proving_prove(args.ref, request), wire.ProofReport)
     session.answer(report, _text)
     if not report.value.ok:
-        session.remark("this engine would make another history: keep the engine that is pinned, or derive it anew")
+        session.remark("this engine would make another history: keep the engine that is pinned, or derive it again")
     return ExitCode.OK if report.value.ok else ExitCode.NO
 
 

@@ -64,7 +64,7 @@ def read(name: str) -> ProvenAnswer | None:
     rows = _rows(str(document.get("rows", "")), name)
     if rows is not None and str(logical_hash(rows)) != predicate.logical_hash:
         raise Invalid(
-            f"the rows in {name} are not those that were signed", rule="query-prove", hint="ask for the file anew"
+            f"the rows in {name} are not those that were signed", rule="query-prove", hint="ask for the file again"
         )
     named = document.get("files", [])
     if "files" in document:
@@ -128,7 +128,7 @@ def _compare(proven: ProvenAnswer, found: Found) -> dict[str, Any]:
     if found.predicate.columns != proven.predicate.columns:
         return _view(proven, "refuted", "its columns are others")
     if proven.rows is None:
-        return _view(proven, "refuted", "which row differs first cannot be told: the file does not carry its rows")
+        return _view(proven, "refuted", "which row differs first is not known: the file does not carry its rows")
     return _view(proven, "refuted", "") | _difference(proven.rows, found.rows)
 
 

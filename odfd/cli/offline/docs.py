@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import difflib
 from pathlib import Path
+from typing import Final
 
 from chain.errors import NotFound
 from chain.store.files import disk
@@ -13,6 +14,9 @@ from odfd import output
 from odfd.cli.command import Commands, argument
 from odfd.cli.session import Session
 from odfd.cli.table import WHOLE, TableColumn, render
+
+_NO_PAGES: Final = ("adr", "dev")
+"""Folders for those who change odfd; an installation does not have the first."""
 
 commands = Commands()
 
@@ -24,7 +28,7 @@ commands = Commands()
     example="sources",
 )
 def _docs(session: Session, args: argparse.Namespace) -> None:
-    pages = _pages()
+    pages = list_pages()
     if args.page is None:
         listed = [{"page": name, "title": _title(path)} for name, path in pages.items()]
         columns = (
@@ -35,6 +39,8 @@ def _docs(session: Session, args: argparse.Namespace) -> None:
         return
     name = args.page.removeprefix("docs/").removesuffix(".md")
     if name not in pages:
+        name = name.rpartition("/")[2]  # how-to/install
+    if name not in pages:
         near = difflib.get_close_matches(name, pages, 1)
         meant = f"did you mean {near[0]}? " if near else ""
         raise NotFound(f"there is no page {name[:80]!r}", rule="docs-page", hint=f"{meant}all of them: odfctl docs")
@@ -42,10 +48,10 @@ def _docs(session: Session, args: argparse.Namespace) -> None:
         output.say(pages[name].read_text(encoding="utf-8").rstrip("\n"))
 
 
-def _pages() -> dict[str, Path]:
-    """Returns the pages by name."""
-    found = (path for folder in (PAGES, PAGES / "spec") for path in sorted(folder.glob("*.md")))
-    return {path.relative_to(PAGES).with_suffix("").as_posix(): path for path in found}
+def list_pages() -> dict[str, Path]:
+    """Returns the pages by name: that of the file, with ``spec/`` before those of the specification."""
+    found = (path for path in sorted(PAGES.rglob("*.md")) if path.relative_to(PAGES).parts[0] not in _NO_PAGES)
+    return {f"spec/{path.stem}" if path.parent.name == "spec" else path.stem: path for path in found}
 
 
 def _title(path: Path) -> str:

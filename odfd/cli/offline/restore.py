@@ -32,8 +32,8 @@ SIGNING = """Its keys sign nothing yet: what they signed after this backup is no
 itself would be proven to have. Choose one:
   the old node's disk is there   copy its keys/*.journal to {keys} before the start
   it is lost                     start the node and join its network: it asks the validators and witnesses that it
-                                 lists what its keys have signed, and goes on by itself; odfctl trust sign hastens that
-  nobody has seen anything       odfctl trust sign --alone
+                                 lists what its keys have signed, and continues by itself; odfctl trust sign hastens it
+  no node has seen anything      odfctl trust sign --alone
 Never run the old node and this one at the same time."""
 
 

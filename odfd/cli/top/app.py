@@ -41,7 +41,7 @@ class TopApp(App[None]):
     """
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("q", "quit", "Leave"),
-        Binding("space", "rest", "Rest / go on", priority=True),
+        Binding("space", "rest", "Rest / continue", priority=True),
         Binding("r", "look", "Look now"),
         *(Binding(str(n), f"go('{part}')", title) for n, (part, title) in enumerate(_PARTS, 1)),
     ]

@@ -23,7 +23,7 @@ TROUBLED: Final = {
     "forked": "its key signed two histories",
     "damaged": "what lies on this disk is not what was written",
     "refused": "its publisher signed a block that breaks a rule",
-    "unsigned": "its head is signed by nobody",
+    "unsigned": "its head has no signature",
 }
 """States of a dataset in which a person has to act, with their meaning."""
 MENDING: Final = frozenset(("apply", "backup", "export", "import", "ingest", "pull", "push"))

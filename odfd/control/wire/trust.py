@@ -265,7 +265,7 @@ class HeadView(Value, frozen=True, kw_only=True):
 class IncidentView(Value, frozen=True, kw_only=True):
     at: str
     kind: str
-    """Of the event that told it: docs/metrics.md lists all."""
+    """Of the event that told it: docs/reference/metrics.md lists all."""
     message: str
 
 

@@ -300,7 +300,7 @@ def _entries(session: FtpSession, folder: str, most: int) -> list[tuple[str, str
     try:
         session.lines(f"MLSD {folder}".rstrip(), take)
     except UnicodeDecodeError:
-        raise Refused("a name there is no UTF-8", rule=RULE, hint="name that file anew, or narrow the path") from None
+        raise Refused("a name there is no UTF-8", rule=RULE, hint="rename that file, or narrow the path") from None
     except ftplib.error_perm as error:
         if code_of(error) in _MISSING:
             raise NotFound(f"there is no folder {folder!r}", rule=FTP, hint="is the path right?") from None

@@ -346,10 +346,10 @@ def silent(job: TopicJob) -> Remote:
 def missing_message(partition: int, offset: int) -> Refused:
     """Returns the fault for a message that went before it was taken."""
     return Refused(
-        f"message {offset} of partition {partition} is not there: the broker let go"
-        " of messages before they were taken, or has lost some",
+        f"message {offset} of partition {partition} is not there: the broker deleted"
+        " messages before they were ingested, or has lost some",
         rule=POSITION_RULE,
-        hint="odfctl gap show says which, and how to go on without them; pull before retention.ms has passed",
+        hint="odfctl gap show says which, and how to continue without them; pull before retention.ms has passed",
     )
 
 

@@ -224,7 +224,7 @@ class _Session:
                 self._fault = Refused(
                     f"the broker gives topic {topic} at most once, so messages could be lost",
                     rule="mqtt-qos",
-                    hint="ask whoever runs it for AtLeastOnce",
+                    hint="ask its operator for AtLeastOnce",
                 )
 
     def _came(self, client: Any, _data: Any, message: Any) -> None:

@@ -94,7 +94,7 @@ async def _answer(job: SftpJob) -> SftpResult:
     except asyncssh.SFTPPermissionDenied:
         raise Refused(f"the user may not read {job.path!r}", rule=SFTP, hint="ask the server's owner") from None
     except UnicodeDecodeError:
-        raise Refused("a name there is no UTF-8", rule=SFTP, hint="name that file anew, or narrow the path") from None
+        raise Refused("a name there is no UTF-8", rule=SFTP, hint="rename that file, or narrow the path") from None
     except (asyncssh.Error, OSError, TimeoutError) as error:
         raise not_asked(error, SFTP) from None
 

@@ -260,7 +260,7 @@ class _Source:
             raise Refused(
                 f"{shown}: below it is a key with an empty part, . or .., of which no list can be made",
                 rule="bucket-key",
-                hint="name that object anew, or narrow the folder before the first * of the path",
+                hint="rename that object, or narrow the folder before the first * of the path",
             ) from None
         except exceptions.BaseError as error:
             raise _fault_of(shown, error) from None

@@ -105,7 +105,7 @@ class ContainerSource(Source[FetchContainer, ContainerAccess]):
         if not _IMAGE.match(self.step.image):
             raise Invalid(
                 f"the image {self.step.image[:120]!r} is not named by its digest,"
-                " so nobody could say later what was run",
+                " so it could not be known later what was run",
                 rule=RULE,
                 hint="write NAME@sha256:…, as `podman image inspect --format '{{.RepoDigests}}' NAME` shows it",
             )
@@ -133,7 +133,7 @@ def _outcome(step: FetchContainer, job: FetchJob, out: Path, target: Path) -> Fe
         return Unchanged()
     if has_more and state is None:
         raise Invalid(
-            f"the container of {step.image} says that there is more, and leaves no state to go on from",
+            f"the container of {step.image} says that there is more, and leaves no state to continue from",
             rule=RULE,
             hint="it has to write to $ODF_NEW_ETAG_PATH or $ODF_NEW_LAST_MODIFIED_PATH",
         )
@@ -181,7 +181,7 @@ def _one_line(state: str) -> str:
         raise Invalid(
             f"the state of the last fetch has several lines: {state[:80]!r}",
             rule=RULE,
-            hint="it was left by another source; begin the dataset anew",
+            hint="it was left by another source; begin the dataset again",
         )
     return state
 
@@ -224,7 +224,7 @@ def _text(path: Path) -> str | None:
         raise Invalid(
             f"a container left something else than a line of {MAX_STATE:,} bytes of UTF-8 in {path.name}",
             rule=RULE,
-            hint="a state is a short text: where to go on",
+            hint="a state is a short text: where to continue",
         )
     return text
 
@@ -266,7 +266,7 @@ def _check_words(step: FetchContainer) -> None:
             raise Invalid(
                 f"nothing is filled into the command of a container: {word[:80]}",
                 rule="source-variable",
-                hint="variables stand in env, or in args",
+                hint="write variables in env, or in args",
             )
 
 

@@ -109,7 +109,7 @@ class EventReader:
         name = fields.get("id", "")
         if not name or len(name) > MAX_ID or not name.isprintable():
             raise Invalid(
-                "an event has no id of its own, or none that a header may hold: nothing would say where to go on",
+                "an event has no id of its own, or none that a header may hold: nothing would say where to continue",
                 rule=RULE,
                 hint="the server writes `id:` with each event; without, take it in with a tool of your own",
             )

@@ -182,7 +182,7 @@ def _acting_faults(by: _Judged, draft: Draft, held: Resource | None) -> Iterator
 
 def acts_for_others(guard: Guard, held: Resource | wire.ResourceView) -> Refused:
     """Builds the fault for a change of what acts with rights that the subject need not have."""
-    text = f"the {held.type} {held.name} acts with the rights of whoever has it, and you act as {guard.subject.name}"
+    text = f"the {held.type} {held.name} acts with the rights of its account, and you act as {guard.subject.name}"
     return Refused(text, rule="access-account", hint="apply one of your own")
 
 

@@ -231,7 +231,7 @@ class EvolutionCheck:
                 raise engine_failed(message)
             case DerivationNeeded(message=message):
                 raise Refused(
-                    f"the new transform of {name} cannot go on from its history: {message}",
+                    f"the new transform of {name} cannot continue from its history: {message}",
                     rule=TRANSFORM_EVOLUTION,
                     hint=way,
                 )
@@ -243,6 +243,6 @@ def way_anew(chains: ChainStore, name: str, state: ChainState) -> str:
     first = first_where(chains.chain(state.dataset), ("SetDataSchema", "ExecuteTransform"), 0, state.size)
     number = state.sequence_number if first is None else first.sequence_number - 1
     return (
-        f"derive it anew: odfctl reset {name} '#{number}', then apply it again and odfctl pull {name}; "
+        f"derive it again: odfctl reset {name} '#{number}', then apply it again and odfctl pull {name}; "
         "or apply it under another name, as a dataset of its own"
     )

@@ -297,7 +297,7 @@ class FlowWorker:
                     for key, plan, held in known
                 ]
             except Fault as fault:  # a chain that cannot be read is told by whoever shows it, and stops no other
-                self._logger.error("flows of a dataset cannot be told", dataset=dataset.short, fault=str(fault))
+                self._logger.error("flows of a dataset cannot be listed", dataset=dataset.short, fault=str(fault))
         return found
 
     def _list_declared(self, connection: sqlite3.Connection, dataset: DatasetId) -> list[FlowPlan]:

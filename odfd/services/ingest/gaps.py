@@ -67,7 +67,7 @@ class GapService:
 
     def _tell(self, entry: DatasetEntry, state: ChainState, done: AcceptedGap, *, is_new: bool) -> wire.GapView:
         if is_new:
-            text = f"it goes on without {done.gap.count:,} offsets of its source (gap {done.gap.name})"
+            text = f"it continues without {done.gap.count:,} offsets of its source (gap {done.gap.name})"
             self._events.emit("gap.accepted", entry.name, text, about=about(entry.id), gap=done.gap.name)
             self._meter.count("odfd_source_lost_total", done.gap.count)
         time = render(from_millis(done.time))

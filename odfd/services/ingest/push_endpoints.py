@@ -179,7 +179,7 @@ class EndpointService:
         opened, _ = self._open(name)
         spool = self._home.spool
         gone = spool.drop_all(opened.id) if number is None else spool.drop(opened.id, number)
-        text = f"{plural(gone, 'record')} dropped by a person"
+        text = f"{plural(gone, 'record')} dropped by an operator"
         self._events.emit("source.dropped", opened.name, text, about=about(opened.id))
         return _view(opened.name, spool.waiting(opened.id))
 

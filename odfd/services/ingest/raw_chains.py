@@ -193,7 +193,7 @@ class RawChains:
         """Raises Refused for a root of this node, and for a chain that the root does not name as that of its bytes."""
         if self._home.keys.has_dataset_key(entry.id):
             raise Refused(
-                f"{entry.name} is this node's own: nobody attests what he published himself",
+                f"{entry.name} is this node's own: a publisher does not attest its own data",
                 rule="raw-owner",
                 hint="odfctl raw replay compares it with its captures",
             )
@@ -257,7 +257,7 @@ class RawChains:
             raise Refused(
                 f"{plural(size, 'byte')} of one transaction, of at most {most:,}",
                 rule="source-size",
-                hint="it is larger than this node takes in of strangers",
+                hint="it is larger than this node takes in from unlisted peers",
             )
 
     def _sign(self, place: PlacedCapture, is_same: bool) -> int:

@@ -122,7 +122,7 @@ class Dependencies:
         if silent or not answered:
             but = f"; {heard} answers" if heard else ""
             raise Environment(
-                f"dialled from this machine, nobody answers at {silent}{but}" if silent else "it listens nowhere",
+                f"dialled from this machine, nothing answers at {silent}{but}" if silent else "it listens nowhere",
                 rule="listening", hint="does a firewall of this machine close it, or is the node too busy? odfctl logs",
             )  # fmt: skip
         return f"{heard}: dialled from this machine, all answer; odfctl peer netcheck tells of others"

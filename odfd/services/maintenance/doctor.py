@@ -33,7 +33,7 @@ LAST_ENTRIES: Final = 1000
 """Newest entries of the ledger whose links a quick examination checks."""
 SHOWN: Final = 3
 """Most findings of one kind that are named."""
-_REPAIR: Final = "odfctl pull {} --repair mends what it can, from peers too"
+_REPAIR: Final = "odfctl pull {} --repair repairs what it can, from peers too"
 
 
 class Doctor:
@@ -84,7 +84,7 @@ class Doctor:
             probe.unlink()
         except OSError as error:
             hint = {
-                errno.ENOSPC: "free some space: what was committed is safe, and work goes on by itself",
+                errno.ENOSPC: "free some space: what was committed is safe, and work continues by itself",
                 errno.EROFS: "mount it writable: a failing disk is often made read-only, look at the kernel's log",
                 errno.EACCES: f"give {directory} to the user that the node runs as",
             }.get(error.errno or 0, "look at the kernel's log: the disk may be failing")
@@ -105,7 +105,7 @@ class Doctor:
                 "last end",
                 str(found),
                 "odfctl pull --all: mirrors fetch it again; odfctl pull REF --repair fetches what is this node's own "
-                "from its mirrors; what nobody else has yet is to be done again",
+                "from its mirrors; what no peer has yet is to be done again",
             )
         if found.unsettled:
             return fail("last end", str(found), "odfctl pull REF --repair; or delete the dataset and take it in again")
@@ -127,7 +127,7 @@ class Doctor:
         if not problems:
             return ok("database", "every page and index is in order")
         if all("index" in problem for problem in problems):
-            return fail("database", _few(problems), "odfctl pull REF --repair, of any dataset, makes indexes anew")
+            return fail("database", _few(problems), "odfctl pull REF --repair, of any dataset, makes indexes again")
         fault = self._home.database.corrupt(_few(problems))
         return fail("database", str(fault), fault.hint)
 
@@ -163,7 +163,7 @@ class Doctor:
             return fail(
                 "keys",
                 f"signing journals are gone, and these sign nothing: {names}",
-                "odfctl trust sign asks peers what they have signed; with nobody to ask: odfctl trust sign --alone",
+                "odfctl trust sign asks peers what they have signed; without a peer to ask: odfctl trust sign --alone",
             )
         return ok("keys", f"{plural(count, 'key')} and {agree(count, 'its journal', 'their journals')} can be read")
 

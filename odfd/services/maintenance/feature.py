@@ -121,7 +121,7 @@ def _log_recovery(ground: Ground) -> None:
     for room, here, now in found.brought_forward:
         logger.info("tables of an older version brought forward", tables=room, version=here, to=now)
     for line in found.converted:
-        logger.info("declared anew", change=line)
+        logger.info("declared again", change=line)
     for name in found.settled:
         logger.info("an import that was cut off is settled", dataset=name)
     for trouble in found.unsettled:

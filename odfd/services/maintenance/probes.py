@@ -212,7 +212,7 @@ def _way_out(name: str, keep: int, refill: str) -> str:
     """Returns the commands that give up blocks after ``keep``; ``refill`` is the one that brings their rows again."""
     give_up, after = f"odfctl reset {name} '#{keep}'", "mirrors follow the epoch as their policy says"
     if keep < 0:
-        give_up, after = f"odfctl delete dataset {name}", "it has another id then: those who follow it have to be told"
+        give_up, after = f"odfctl delete dataset {name}", "it has another id then: inform the nodes that follow it"
     file = f"{name}.yaml"
     return (
         f"if the clock is right: odfctl get dataset {name} -o manifest > {file}; {give_up}; odfctl apply -f {file}; "

@@ -83,8 +83,8 @@ def restore(
             raise Invalid(
                 f"{len(damaged)} of {description.objects} objects of the backup are damaged or gone: {shown}",
                 rule="backup-damaged",
-                hint="restore an older snapshot (--snapshot), or go on without them (--skip-damaged): odfctl pull REF"
-                " --repair fetches from peers what they have",
+                hint="restore an older snapshot (--snapshot), or continue without them (--skip-damaged): odfctl pull "
+                "REF --repair fetches from peers what they have",
             )
         report.begin("looking through what was restored", None, "")
         keys = _examine(partial, examine)

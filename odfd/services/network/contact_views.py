@@ -27,7 +27,7 @@ _MEANS: Final[dict[By, str]] = {
     "hash": "the chain holds the block that you named",
     "witnesses": "a quorum of listed witnesses cosigned the head that was taken first",
     "networks": f"peers of at least {ENOUGH} networks showed the same chain",
-    "first-use": "the first chain that was seen was taken, and nobody vouched for it",
+    "first-use": "the first chain that was seen was taken, and no key vouched for it",
 }
 ON_FIRST_USE: Final = (
     "ask the owner for the hash of a block, and compare: odfctl log NAME; or list witnesses in [policy.witness]"
@@ -53,7 +53,7 @@ def network_contact(network: Network, rungs: Iterable[str | None], blocks: Colle
         if network.invited_by
         else "its first peers were named by address and key, and no invitation was signed"
         if network.bootstrap
-        else "no first peers were named, and no invitation was signed: whoever knows its name may be met in it"
+        else "no first peers were named, and no invitation was signed: every node that knows its name may be met in it"
     )
     return wire.NetworkContact(
         by="invitation" if network.invited_by else "addresses",
@@ -69,7 +69,7 @@ def _advice(network: Network, first_use: int, blocks: int) -> tuple[str, ...]:
     advice = []
     if blocks < ENOUGH:
         advice.append(
-            f"a newcomer with peers in {ENOUGH} blocks of addresses is deceived only if all of them agree: add first "
+            f"a newcomer with peers in {ENOUGH} subnets is deceived only if all of them agree: add first "
             f"peers elsewhere, by odfctl network join {network.name} --bootstrap MULTIADDR"
         )
     if first_use:

@@ -51,13 +51,13 @@ class MirrorWait:
         return Remote(
             f"nobody gave {name} ({mirror.spec.id.short}): {tried}",
             rule="mirror-waits",
-            hint=f"{advice}; the mirror stays and goes on by itself: odfctl mirror remove {name} ends it",
+            hint=f"{advice}; the mirror stays and continues by itself: odfctl mirror remove {name} ends it",
         )
 
     def _describe_tries(self) -> tuple[str, str]:
         """Returns what was tried, and what a person can do."""
         if self._is_in_no_network():
-            return "this node is in no network, so nobody was asked", "join one: odfctl join INVITATION"
+            return "this node is in no network, so no peer was asked", "join one: odfctl join INVITATION"
         seconds = round(trio.current_time() - self._began)
         if self._mirror.spec.peers:
             return (

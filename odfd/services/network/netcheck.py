@@ -35,7 +35,7 @@ def probes(facts: NetFacts) -> list[wire.Probe]:
 
 def _listening(facts: NetFacts) -> wire.Probe:
     if not facts.listening:
-        return _warning("listening", "nowhere: nobody dials this node", "set p2p.listen")
+        return _warning("listening", "nowhere: no node dials this one", "set p2p.listen")
     return _ok("listening", ", ".join(facts.listening))
 
 
@@ -51,7 +51,7 @@ def _ipv6(facts: NetFacts) -> wire.Probe:
     if any(result.reached is Reached.YES for result in results):
         return _ok("ipv6", f"works: others reach this node at {', '.join(ours)}; {connected}")
     if results and all(result.reached is Reached.NO for result in results):
-        said = f"does not work inwards: nobody reaches {', '.join(ours)}; {connected}"
+        said = f"does not work inwards: no node reaches {', '.join(ours)}; {connected}"
         return _warning("ipv6", said, "open the port in the firewalls of the router and of this machine")
     if facts.by_ip6:
         return _ok("ipv6", f"works outwards: {connected}; it is not known whether others reach {', '.join(ours)}")

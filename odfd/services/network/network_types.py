@@ -160,7 +160,7 @@ PEER_TYPE: Final = ResourceType(
 $schema: Peer
 headers:
   name: mallory
-  annotations: {reason: sends what nobody asked for}
+  annotations: {reason: sends what was not requested}
 spec:
   peerId: 12D3KooWEyopopk2Ka2tf5fvGDPQEbYWrSnWFk8T9Bks5pZuWnaz
   blocked: true

@@ -338,7 +338,7 @@ def _without(parts: Sequence[str]) -> str:
     if not parts:
         return ""
     which = f"; without all of its {', '.join(parts)}"
-    return f"{which}: shorten what strangers shall see whole, a card has {MAX_PAYLOAD:,} bytes"
+    return f"{which}: shorten what others shall see whole, a card has {MAX_PAYLOAD:,} bytes"
 
 
 def _withdraw(before: Card, signing: Mapping[str, Any]) -> Card:

@@ -322,7 +322,7 @@ class PublicationService:
 
 
 def _read(each: KeptRecord) -> KeptPublication:
-    assert each.done is not None, "it is told in the transaction that records it"
+    assert each.done is not None, "it is set in the transaction that records it"
     return KeptPublication(
         msgspec.json.decode(each.body, type=PublicationSpec), msgspec.json.decode(each.done, type=Published)
     )

@@ -128,7 +128,7 @@ class VisibilityService:
         known = self.peers()
         more, less = ([peer_named(known, peer) for peer in peers] for peers in (request.peers, request.revoke))
         if both := set(more) & set(less):
-            raise Invalid(f"{min(both)} stands in both lists", rule="share-peers", hint="name it in one of them")
+            raise Invalid(f"{min(both)} is in both lists", rule="share-peers", hint="name it in one of them")
 
         def shards_of(connection: sqlite3.Connection) -> tuple[DatasetId, ...]:
             """The shards that the name means in the transaction of the change, whatever hands over meanwhile."""
@@ -295,7 +295,7 @@ class VisibilityService:
         if hidden:
             yield (
                 f"it derives from {self._names(hidden)}, private here, whose"
-                f" {agree(len(hidden), 'id stands', 'ids stand')} in its blocks, and without which nobody else can run"
+                f" {agree(len(hidden), 'id is', 'ids are')} in its blocks, and without which no other node can run"
                 " it again"
             )
         if public and not self._is_signed(entry.id):

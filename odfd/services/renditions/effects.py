@@ -155,7 +155,7 @@ class RenditionEffects:
         missing = self._find_uncaptured(state, active.row.number, None)
         if missing or not source:
             raise Refused(
-                f"{name} cannot be decoded anew: {missing or 'nothing of it'} is {'not ' * bool(missing)}captured",
+                f"{name} cannot be decoded again: {missing or 'nothing of it'} is {'not ' * bool(missing)}captured",
                 rule="rendition-captures",
                 hint="keepRaw: true before the first data; corrections and watermarks are not captured",
             )
@@ -180,7 +180,7 @@ class RenditionEffects:
     def check_owned(self, state: CollectionState) -> None:
         """Raises Refused if this node does not ingest the collection."""
         active = state.active.dataset
-        check_own_root(self._home, active, self._home.name_of(active), "its owner decodes it anew")
+        check_own_root(self._home, active, self._home.name_of(active), "its owner decodes it again")
 
     async def decode_rest(self, dataset: DatasetId, number: int, report: Report) -> None:
         """Decodes the captures that a rendition lacks."""

@@ -166,10 +166,10 @@ class HandoverFollower:
             held = catalog.find(found.notice.to)
         if self._home.keys.has_dataset_key(found.notice.to) or (held is not None and held.name != spec.name):
             raise Invalid(
-                f"{name} goes on as {found.notice.to}, which is here already"
+                f"{name} continues as {found.notice.to}, which is here already"
                 f"{'' if held is None else f', as {held.name}'}",
                 rule="rendition-here",
-                hint="read that one; or delete it, and the mirror goes on with it",
+                hint="read that one; or delete it, and the mirror continues with it",
             )
         return self._visibility.is_told(found.spec.id)
 
@@ -235,7 +235,7 @@ class HandoverFollower:
             said = "its collection handed over"
             self._moved(dataset)
             self._events.emit("dataset.renamed", name, said, about=about(dataset), id=str(dataset))
-        text = f"it goes on with rendition {member.row.number}, as its owner says"
+        text = f"it continues with rendition {member.row.number}, as its owner says"
         if stay:
             text += f"; {', '.join(stay)} still derives from {names[old.dataset]}{why}"
         self._events.emit(
@@ -262,9 +262,9 @@ def _check_listed(found: _Followed) -> None:
         place = f"{found.spec.via.rpartition('/')[0]}/NAME"
         hint = f"odfctl mirror add {place}, with the folder to which its publisher pushed the collection"
     else:
-        hint = "its card comes from peers: odfctl join the network of its publisher, and the mirror goes on by itself"
+        hint = "its card comes from peers: odfctl join the network of its publisher, and the mirror continues by itself"
     raise Refused(
-        f"{found.spec.name} goes on as {count} shards from {to} on, and {found.spec.via} does not say which they are",
+        f"{found.spec.name} continues as {count} shards from {to} on, and {found.spec.via} does not say which they are",
         rule="shard-card",
         hint=hint,
     )

@@ -117,7 +117,7 @@ class RenditionService:
 
         async def work(report: Report) -> wire.RenditionView:
             is_raw = request.origin == "raw"
-            report.begin(f"{'decoding' if is_raw else 'reading'} {entry.name} anew", None, "transactions")
+            report.begin(f"{'decoding' if is_raw else 'reading'} {entry.name} again", None, "transactions")
             async with self._alone(first, entry):
                 if is_raw:
                     number = await trio.to_thread.run_sync(self._origins.from_raw, entry.id, name, layout)

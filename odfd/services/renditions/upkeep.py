@@ -110,7 +110,7 @@ class RenditionUpkeep:
             self._effects.drop(state.member(number))
         except Conflict:
             return False
-        self._tell(state, number, "rendition.dropped", "nobody needs its data any more, which is deleted")
+        self._tell(state, number, "rendition.dropped", "its data is not needed any more, and is deleted")
         return True
 
     def _tell(self, state: CollectionState, number: int, kind: str, said: str) -> None:

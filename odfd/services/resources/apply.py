@@ -351,7 +351,7 @@ def _check_same(planned: PlannedResource) -> None:
     if before is not None and key and before.spec.get(key) != after.spec.get(key):
         kind = after.type.lower()
         text = f"the {key} of {kind} {before.name} cannot change"
-        raise Refused(text, rule="immutable", hint=f"odfctl delete {kind} {before.name}, and apply it anew")
+        raise Refused(text, rule="immutable", hint=f"odfctl delete {kind} {before.name}, and apply it again")
 
 
 async def _take_up(prepared: Sequence[_Prepared]) -> list[_Prepared]:

@@ -141,5 +141,5 @@ def _parse(text: str, query: str) -> _Token:
 
 def no_page(rest: str) -> Usage:
     """Returns the fault for a token that asks for no page of this list."""
-    hint = "leave it out to begin anew; type and labels stay as they were"
+    hint = "leave it out to begin again; type and labels stay as they were"
     return Usage(f"continue={rest[:40]!r} does not belong to this list", rule="continue", hint=hint)

@@ -198,7 +198,7 @@ class FlowTasks(NamedTuple):
                 return self.rewriting.rewrite(target, earlier)
             case GarbageCollectionTask():
                 return self.collection.collect(wire.CollectRequest())
-        raise Bug(f"a call of a webhook is no task of the board: {task.said}")
+        raise Bug(f"a call of a webhook is no task of the board: {task.said}", rule="bug")
 
     def _check_derived(self, dataset: DatasetId) -> None:
         """Raises Refused for a dataset that has no transform. Blocking."""
@@ -269,7 +269,7 @@ def _judge(result: object) -> Ended:
         case wire.CollectResult():
             done = Outcome.UPDATED if result.objects else Outcome.UP_TO_DATE
             return Ended(done, f"{plural(result.objects, 'object')} freed, {plural(result.bytes, 'byte')}")
-    raise Bug(f"a task of a flow ended with {type(result).__name__}")
+    raise Bug(f"a task of a flow ended with {type(result).__name__}", rule="bug")
 
 
 def _judge_push(item: wire.PushItem) -> Ended:

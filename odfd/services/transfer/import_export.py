@@ -277,7 +277,7 @@ class ImportExport:
                 )
                 async with outside(request.source):
                     await self._fetch_objects(shown.peer, chain, report)
-                hint = "nothing of it was taken: who serves it mends it"
+                hint = "nothing of it was taken: its publisher repairs it"
                 copy = Copy(request.source, chain, self._home.objects, hint, head)
                 done = await self._take_in(copy, await _statements(shown), name, request, report)
                 # Only now: after an import that was cut off, the blocks fetched so far need not be fetched again.
@@ -369,7 +369,7 @@ class ImportExport:
         last = head.sequence_number
         if come.size < head.size or chain.block_at(last).hash != head.hash:
             with self._home.database.read() as connection:
-                unmanaged.check_managed(connection, dataset, ", and the copy does not go on from it")
+                unmanaged.check_managed(connection, dataset, ", and the copy does not continue from it")
         self._adopt(dataset, *named)
 
     def _show_statements(self, copy: Copy, dataset: DatasetId, statements: Sequence[bytes]) -> None:

@@ -274,7 +274,7 @@ class JournalRecovery:
         self._told.clear()
         self._since = math.inf
         self.lost = ()
-        self._signer.logger.info("signing journals begun anew", keys=[signer.key for signer in signers], peers=peers)
+        self._signer.logger.info("signing journals begun again", keys=[signer.key for signer in signers], peers=peers)
         heard = _source_text(peers)
         self._signer.events.emit("journal.begun", "", f"{_count(signers)} signs again, {heard}", peers=peers)
         self._resumed()

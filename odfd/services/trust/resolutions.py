@@ -187,7 +187,7 @@ class ResolutionService:
             raise Refused(
                 f"the histories of {case.name} part at their first block",
                 rule="resolve",
-                hint="delete it here and mirror it anew: odfctl mirror add --expect HASH",
+                hint="delete it here and mirror it again: odfctl mirror add --expect HASH",
             )
         with self._home.database.read() as connection:
             checked = Ledger(connection).chain(dataset)
@@ -212,7 +212,7 @@ class ResolutionService:
             raise Refused(
                 f"blocks of {entry.name} that are here belong to an epoch that only the version held here opens",
                 rule="resolve",
-                hint="delete it here and mirror it anew: odfctl mirror add --expect HASH",
+                hint="delete it here and mirror it again: odfctl mirror add --expect HASH",
             )
         hold_instead(connection, said, signed)
 

@@ -331,8 +331,8 @@ _REASONS: Final = {
     "split": "validators contradict each other",
     "nondeterministic": "it does not give the same answer twice",
     "disputed": "a validator got another answer, not enough to decide",
-    "pending": "nobody has re-run it yet",
-    "engine-not-pinned": "its pin names an engine that nobody who re-ran it has, so it cannot be held to it",
+    "pending": "it was not re-run yet",
+    "engine-not-pinned": "its pin names an engine that no validator which re-ran it has, so it cannot be held to it",
     "too-costly": "it takes an engine longer than those who tried it spend on a step",
 }
 _OTHER: Final = {

@@ -160,7 +160,7 @@ class Witnessing:
             signed = TreeRoot(tree.size, tree.root_hash)
             return await self._peers.prove_prefix(peers, tree.dataset, TreeRoot(old.size, old.root), signed)
         raise Remote(
-            f"nobody proved {plural(tree.size, 'block')} of {tree.origin} in {PROVE_SECONDS:g} s",
+            f"no peer proved {plural(tree.size, 'block')} of {tree.origin} in {PROVE_SECONDS:g} s",
             rule="prove",
             hint="it is asked again in a minute",
         )
@@ -176,8 +176,8 @@ class Witnessing:
             self._shown.add(pair)
             self._told.contradicted(question)
         raise Refused(
-            f"nobody shows that {question.old.size} cosigned last are the beginning of {plural(tree.size, 'block')} of "
-            f"{tree.origin}",
+            f"no peer shows that {question.old.size} cosigned last are the beginning of "
+            f"{plural(tree.size, 'block')} of {tree.origin}",
             rule="trust.unproven",
             hint="it is not cosigned; nodes that hold either history get both heads",
         )

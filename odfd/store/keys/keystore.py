@@ -29,7 +29,7 @@ _NODE: Final = "node"
 _VALIDATOR: Final = "validator"
 _OWN: Final = (_NODE, _VALIDATOR)
 _UNBORN: Final = ".unborn"
-_COPY: Final = "restore the file from a copy: nobody else has it"
+_COPY: Final = "restore the file from a copy: no other node has it"
 
 
 class KeyStore:

@@ -6,7 +6,7 @@ from typing import Final
 
 from chain.store.seals import Sealed
 
-_REPAIR: Final = "odfctl pull REF --repair makes it anew"
+_REPAIR: Final = "odfctl pull REF --repair makes it again"
 _RESTORE: Final = "restore the database from a backup: nothing else tells what it was"
 LIVE: Final = Sealed("trust_live", ("dataset", "type", "signer", "sid", "envelope", "payload"), _REPAIR)
 CHAINS: Final = Sealed("trust_chains", ("dataset", "frontier", "data", "epoch"), _REPAIR)
@@ -45,7 +45,7 @@ CARDS: Final = Sealed(
 NODE_CARDS: Final = Sealed(
     "trust_node_cards",
     ("node", "issued", "withdrawn", "sid", "envelope"),
-    "start the daemon again: it signs the card anew",
+    "start the daemon again: it signs the card again",
 )
 RECHECKED: Final = Sealed(
     "trust_rechecked",

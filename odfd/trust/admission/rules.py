@@ -95,10 +95,10 @@ def epoch_of(size: int, root_at: RootAt, walk: Sequence[Rights], heads: Iterable
                 raise _given_up(opened, f"of its {plural(size, 'block')} that keeps {base.size}")
             if opened.replaces and size < last.size:
                 raise Conflict(
-                    f"it cannot be told whether the blocks from #{base.size} on are those that epoch {opened.number}"
+                    f"it is not known whether the blocks from #{base.size} on are those that epoch {opened.number}"
                     " gave up",
                     rule="import-epoch",
-                    hint="no signed head came with the copy: export it anew from a node that has it",
+                    hint="no signed head came with the copy: export it again from a node that has it",
                 )
             if opened.replaces and root_at(last.size) == last.root_hash:
                 raise _given_up(opened, f"of its {plural(size, 'block')} that keeps {base.size}")

@@ -67,7 +67,7 @@ MAX_BUNDLE: Final = 256 << 20
 """Bytes of all objects that a reader accepts; writers stay well below (``evidence.BUDGET``)."""
 _BLOCK: Final = tarfile.BLOCKSIZE
 _CHUNK: Final = 1 << 20
-_HINT: Final = "get it again from whoever keeps it: odfctl trust evidence ID -O FILE"
+_HINT: Final = "get it again from a node that keeps it: odfctl trust evidence ID -O FILE"
 
 _Node = Annotated[bytes, msgspec.Meta(min_length=32, max_length=32)]
 
@@ -430,7 +430,7 @@ class IncompleteBundle:
 
 
 Unpacked: TypeAlias = AccusedStep | IncompleteBundle
-_OMIT: Final = "whoever reports may leave out, not add: nobody is to keep and give away what is no evidence"
+_OMIT: Final = "a report may leave objects out, not add any: nodes keep and serve evidence alone"
 
 
 @contextmanager

@@ -97,7 +97,7 @@ class _Recheck:
         _, by = await engine_for(self._deps.engines, await trio.to_thread.run_sync(self._transform))
         identity = by.identity
         if by.pin is None or not by.pin.startswith("sha256:"):
-            return self._unable("the transform pins no engine, so a difference accuses nobody", identity)
+            return self._unable("the transform pins no engine, so a difference accuses no signer", identity)
         if not by.is_pinned:
             return self._unable(str(by), identity)
         event = case.step.event
@@ -157,7 +157,7 @@ class _Recheck:
             return self._answer(Result.REFUTED, identity, "it gives what was published", state=state, computed=computed)
         determinism = await self._determinism(checkpoint)
         if determinism != "strict":
-            reason = f"the query's determinism is {determinism!r}, so nobody is blamed"
+            reason = f"the query's determinism is {determinism!r}, so no signer is blamed"
             return msgspec.structs.replace(self._unable(reason, identity), determinism=determinism)
         if computed != self._case.manifest.actual:
             return self._unable("a third answer: neither what was published nor what the bundle says", identity)

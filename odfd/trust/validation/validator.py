@@ -316,7 +316,9 @@ class Validator:
         try:
             await self._attest(dataset)
         except Fault as fault:
-            self._signer.logger.info("validation not told", dataset=self._signer.name_of(dataset), fault=str(fault))
+            self._signer.logger.info(
+                "validation not announced", dataset=self._signer.name_of(dataset), fault=str(fault)
+            )
 
     def _note_kept_from(self, dataset: DatasetId, why: str, text: str) -> None:
         """Reports the reason why a step cannot be run, once, and remembers since when, as a lasting one is attested."""

@@ -319,7 +319,7 @@ def _check_ruling(ruling: ConsistencyResult, old: KnownTree, tree: TreeCheckpoin
         raise Refused(
             f"another tree of {tree.origin} was cosigned meanwhile",
             rule="trust.moved",
-            hint="what has to be proven now starts there; it is asked anew",
+            hint="what has to be proven now starts there; it is asked again",
         )
     raise Refused(
         f"this node cosigned {plural(old.size, 'block')} of {tree.origin}, not the beginning of these {tree.size}",

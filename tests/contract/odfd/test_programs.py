@@ -271,7 +271,7 @@ def test_a_time_can_be_the_state(program: Program) -> None:
     ("script", "told"),
     [
         ("echo a; echo 1 > $ODF_NEW_ETAG_PATH", "and the state that it had before: '1'"),
-        ("touch $ODF_NEW_HAS_MORE_DATA_PATH", "leaves no state to go on from"),
+        ("touch $ODF_NEW_HAS_MORE_DATA_PATH", "leaves no state to continue from"),
         ("echo gestern > $ODF_NEW_LAST_MODIFIED_PATH", "no time in new-last-modified"),
         ("seq 5000 > $ODF_NEW_ETAG_PATH", "else than a line of 4,096 bytes"),
         ("printf '\\377' > $ODF_NEW_ETAG_PATH", "else than a line of 4,096 bytes"),

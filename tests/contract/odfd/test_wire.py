@@ -6,7 +6,7 @@ import hashlib
 import importlib
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +26,7 @@ from odfd.api import openapi, routes, wire_names
 from odfd.cli.offline import files
 from odfd.control import wire
 from odfd.control.wire.value import Request, Value
-from odfd.resources.schema import JsonSchema, fields_of, part_of, schema_of, type_text
-from odfd.resources.types import ResourceType
+from odfd.resources.schema import part_of, schema_of, type_text
 from odfd.services.resources.types import TYPES
 from odfd.transfer.former_chain import FORMER, find_former, is_converted
 from odfd.transfer.odf018 import Compared, FormerChain, compare, convert, former_digest
@@ -128,14 +127,12 @@ def _encodable(value: object) -> bool:
     return True
 
 
-# The JSON Schemas of resources and their reference are those that the classes make. After changing a type, write them
-# anew: python tests/contract/odfd/test_wire.py
+# The JSON Schemas of resources are those that the classes make. After changing a type, write them again:
+# python tests/contract/odfd/test_wire.py
 
 
 DOCS = Path(__file__).parents[3] / "docs"
-REFERENCE = DOCS / "resources.md"
 EXAMPLE = re.compile(r"```yaml\n((?:fetch|read):\n.*?)```", re.DOTALL)
-FROM_HERE = "<!-- From here on written by tests/contract/odfd/test_wire.py -->\n"
 
 
 def schema_files() -> dict[Path, str]:
@@ -146,49 +143,9 @@ def schema_files() -> dict[Path, str]:
     }
 
 
-def reference() -> str:
-    lines = ["", "## Types that act", ""]
-    for kind in TYPES.acting:
-        lines += section(kind)
-    lines += ["## Types that others make", "", "A manifest of one is refused.", "", "| type | what it is | instead |"]
-    lines += ["|---|---|---|"]
-    lines += [f"| {each.name} | {each.about} | {each.instead} |" for each in TYPES if each.is_derived]
-    return "\n".join(lines) + "\n"
-
-
-def section(kind: ResourceType) -> list[str]:
-    schema = schema_of(kind)
-    words = ", ".join(f"`{each}`" for each in (kind.plural, *kind.aliases))
-    lines = [f"### {kind.name}", "", kind.about, "", f"`{kind.uri}`, as KIND also {words}.", ""]
-    lines += ["```yaml", kind.example.rstrip(), "```", "", "| field | type | meaning |", "|---|---|---|"]
-    lines += rows(schema, "spec")
-    for key in kind.annotations:
-        path = f"headers.annotations.{key}"
-        part = part_of(schema, path)
-        assert part is not None
-        lines += list(rows(schema, path)) or [f"| `{path}` | {type_text(schema, part)} | {part['description']} |"]
-    return [*lines, ""]
-
-
-def rows(schema: JsonSchema, path: str, depth: int = 0) -> Iterator[str]:
-    """Fields of a part and below, two deep: events of a chain are the format's own."""
-    part = part_of(schema, path)
-    assert part is not None, path
-    for name, (child, required) in fields_of(schema, part).items():
-        told = child.get("description", "")
-        kind = type_text(schema, child).replace("|", "\\|")
-        yield f"| `{path}.{name}`{'*' if required else ''} | {kind} | {told} |"
-        if depth < 1 and "MetadataEvent" not in kind and name != "metadata":
-            yield from rows(schema, f"{path}.{name}", depth + 1)
-
-
 def test_r03_the_schemas_that_are_checked_in_are_those_that_are_served() -> None:
     wanted = schema_files()
     assert {path: path.read_text() for path in (DOCS / "schemas").rglob("*.json")} == wanted
-
-
-def test_the_reference_is_that_of_the_schemas() -> None:
-    assert REFERENCE.read_text().partition(FROM_HERE)[2] == reference()
 
 
 def test_the_schema_knows_every_example_of_a_source() -> None:
@@ -211,8 +168,6 @@ def write() -> None:
     for path, text in schema_files().items():
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
-    head, mark, _ = REFERENCE.read_text().partition(FROM_HERE)
-    REFERENCE.write_text(head + mark + reference())
 
 
 # Chains of ODF 0.18: read and verified by the hashes of the time, and converted so that both say the same.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import os
 from pathlib import Path
 
 import pyarrow as pa
@@ -222,44 +221,9 @@ def test_conditions_that_a_value_meets_have_one(condition, part):
     assert part in hint_of_data(condition)
 
 
-# The table of functions by itself: what is read, what follows from it, and that its document shows it.
+# The table of functions by itself: what is read, and what follows from it.
 
-DOCUMENT = Path(__file__).parents[4] / "docs" / "functions.md"
 HEAD = "\t".join(COLUMNS)
-PREFACE = """\
-# Functions
-
-This table says what each function of the pinned Spark depends on, and where it may be used: **T** in transforms, **P**
-in the preprocess queries of a source, **Q** in queries that a person asks (`odfctl query`). A function that is not in
-this table runs nowhere. The document is generated from `engines/spark/analysis/functions.tsv`. A test compares the
-table with that file, with the registry of Spark, and with the behaviour of the functions: accepted ones, except
-aggregates and those that make rows, are run with each of their types over other orders of rows, partitions, slices,
-locales and zones, and against results that another process recorded on another day.
-
-Types: `whole` is tinyint, smallint, int and bigint; `number` those and float, double, decimal; `local` a timestamp
-without a zone; `days` and `months` the two kinds of intervals; `ints`, `texts`, `doubles` lists; `any` all of them; `T`
-the same type throughout. Other types are written out. A function that makes long values needs a bound of the
-length: `repeat(k, least(v, 1000))`. Operators such as `+` have a row too.
-
-"""
-USES = {"T": Use.TRANSFORM, "P": Use.PREPROCESS, "Q": Use.QUERY}
-
-
-def rendered():
-    lines = ["| function | where | depends on | tried with | why, or why not |", "|---|---|---|---|---|"]
-    for row in (row for row in TABLE if row.registry != "expression"):
-        where = "".join(letter for letter, use in USES.items() if use in row.uses) or "nowhere"
-        shown = "<br>".join(row.arguments[:8]).replace("|", " \\| ")
-        why = row.why if row.denial is None else f"{row.why}. Instead: {row.denial.instead}"
-        name = row.name.replace("|", "\\|") + (" (from)" if row.registry == "table" else "")
-        lines.append(f"| `{name}` | {where} | {row.depends} | {shown} | {why} |")
-    return PREFACE + "\n".join(lines) + "\n"
-
-
-def test_the_document_shows_the_table():
-    if "ODF_RECORD" in os.environ:
-        DOCUMENT.write_text(rendered(), encoding="utf-8")
-    assert DOCUMENT.read_text(encoding="utf-8") == rendered(), "ODF_RECORD=1 writes it anew"
 
 
 def test_each_row_says_why_and_each_accepted_one_what_it_was_tried_with():

@@ -478,7 +478,7 @@ def test_a_variable_that_no_trigger_has_is_refused() -> None:
 def test_sources_that_go_on_where_they_ended_have_no_time() -> None:
     check_trigger(FetchUrl(url=ASKED), ReadNdJson())
     check_trigger(FetchFilesGlob(path="/data/*.csv"), ReadNdJson())
-    with pytest.raises(Invalid, match="goes on where the last pull ended"):
+    with pytest.raises(Invalid, match="continues where the last pull ended"):
         check_trigger(FetchFilesGlob(path="/data/${{ trigger.date }}/*.csv"), ReadNdJson())
 
 

@@ -367,7 +367,7 @@ def test_it_says_whether_ipv6_works() -> None:
     alone = "no peer is connected over it"
     assert said(listening=(HERE,)) == ("warning", f"does not work inwards: 2a00::1 is not listened on; {alone}")
     assert said(Reached.YES, by_ip6=2) == ("ok", "works: others reach this node at 2a00::1; 2 peers connected over it")
-    unreached = "does not work inwards: nobody reaches 2a00::1; 1 peer connected over it"
+    unreached = "does not work inwards: no node reaches 2a00::1; 1 peer connected over it"
     assert said(Reached.NO, by_ip6=1) == ("warning", unreached)
     assert said(Reached.UNKNOWN, by_ip6=1)[1].startswith("works outwards: 1 peer")
     assert said(Reached.UNKNOWN)[1].startswith("not known: 2a00::1 is listened on")

@@ -30,7 +30,6 @@ from odfd.mirrors.mirror_state import SchedulerState
 from odfd.obs import span_exporter
 from odfd.obs.events import EVENT_KINDS, Event, EventLog
 from odfd.obs.meter import MetricSample, NodeMeter, counted_by, labels_of
-from odfd.obs.metric_document import document
 from odfd.obs.metric_table import BY_NAME, FATES, METRICS, MIRROR_STATES, PROCESS, STANDINGS, UNITS, MetricKind
 from odfd.obs.metrics_server import MAX_SERIES, exposition
 from odfd.obs.span_exporter import BATCH, WAITING, SpanExporter, encode_request
@@ -166,10 +165,6 @@ def test_more_series_than_the_table_can_give_are_a_bug() -> None:
     metric = BY_NAME["odfd_build_info"]
     with pytest.raises(ValueError, match="series"):
         exposition(MetricSample(metric, labels_of(metric, {"version": str(each)}), 1) for each in range(MAX_SERIES + 1))
-
-
-def test_the_page_is_made_of_the_table() -> None:
-    assert (TREE / "docs" / "metrics.md").read_text() == document(), "make metrics-page"
 
 
 def names_in(expression: str) -> set[str]:

@@ -761,7 +761,7 @@ def test_only_authorities_stand_in_the_walk() -> None:
         msgspec.structs.replace(made, authority=(made.head,)).accused()
 
 
-# Which proofs are kept: a join, whatever order they come in; and what a person settled of a fork.
+# Which proofs are kept: a join, whatever order they come in; and what an operator settled of a fork.
 
 FORKING = SigningKey(b"o" * 32)
 MINE = [b"m%31d" % number for number in range(10)]
