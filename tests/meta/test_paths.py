@@ -21,6 +21,7 @@ DOCUMENTS = (
     "THREATS.md",
     "docs/glossary.md",
     *(f"docs/spec/{name}.md" for name in ("trust", "engine-semantics", "replication", "resources")),
+    *(path.relative_to(TREE).as_posix() for path in sorted((TREE / "docs" / "dev").glob("*.md"))),
 )
 ROOTS = "config|chain|engines|p2p|odfd|demo|bench|docs|tests|requirements|systemd|bin|examples|client"
 QUOTED = re.compile(r"`([^`\n]+)`")
