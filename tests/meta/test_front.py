@@ -16,6 +16,11 @@ WORDS: Final = {"CONTRIBUTING.md": 1600, "SECURITY.md": 400}
 ROWS: Final = re.compile(r"(?m)^\| (.+) \| (.+) \| (.+) \|$")
 
 
+def text(name: str) -> str:
+    """A document without its line breaks."""
+    return " ".join((TREE / name).read_text().split())
+
+
 def project() -> dict[str, Any]:
     found: dict[str, Any] = tomllib.loads((TREE / "pyproject.toml").read_text())["project"]
     return found
@@ -32,12 +37,12 @@ def test_the_document_has_few_words(name: str) -> None:
 
 
 def test_security_names_the_contact_of_the_metadata_or_says_that_there_is_none() -> None:
-    said, contact = (TREE / "SECURITY.md").read_text(), project()["urls"].get("Security")
+    said, contact = text("SECURITY.md"), project()["urls"].get("Security")
     assert (contact in said) if contact else ("names no address" in said)
 
 
 def test_the_readme_says_what_the_metadata_says() -> None:
-    said, metadata = (TREE / "README.md").read_text(), project()
+    said, metadata = text("README.md"), project()
     assert f"version {metadata['version']}" in said
     assert f"Python {metadata['requires-python'].removeprefix('>=')} or newer" in said
     assert metadata["license"].replace("-", " ") in said
@@ -49,9 +54,9 @@ def test_the_changelog_has_the_version_of_the_metadata_once() -> None:
 
 
 def test_each_law_has_its_test_and_each_change_its_place() -> None:
-    text = (TREE / "ARCHITECTURE.md").read_text()
-    places = ROWS.findall(text.partition("## Where do I change X")[2].partition("## Five laws")[0])[1:]
-    laws = ROWS.findall(text.partition("## Five laws")[2])[1:]
+    said = (TREE / "ARCHITECTURE.md").read_text()
+    places = ROWS.findall(said.partition("## Where do I change X")[2].partition("## Five laws")[0])[1:]
+    laws = ROWS.findall(said.partition("## Five laws")[2])[1:]
     assert len(places) == 15
     assert len(laws) == 5
     for *_, test in (*places, *laws):
