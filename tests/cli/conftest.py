@@ -23,7 +23,7 @@ __all__ = ["forking", "shared_spark"]
 HERE = Path(__file__).parent
 TREE = HERE.parents[1]
 """Whose programs run, wherever they are installed from."""
-AS_INSTALLED = ("no-daemon", "first-steps", "first-node")
+AS_INSTALLED = ("no-daemon", "first-steps")
 """Documents that run the programs themselves, as does the README; the others run forks of them."""
 OWN_ENGINE = ("databases",)
 """Documents that say what their engine has started."""

@@ -22,7 +22,6 @@ BESIDE = [
         "flows",
         "resources",
         "backup",
-        "first-node",
         "join",
         "portals",
         "repositories",
@@ -32,6 +31,8 @@ BESIDE = [
     )
 ]
 """Documents that run with a daemon and without an engine."""
+APART = [DOCS.parent / "README.md", *sorted((DOCS / "tutorials").glob("*.md"))]
+"""Documents that start their own daemons (``test_tutorials.py``)."""
 WITHOUT_DAEMON = [*sorted(HERE.glob("*.md")), DOCS / "traces.md"]
 
 
@@ -53,7 +54,7 @@ def test_mistakes_are_answered_with_a_next_step(document: str) -> None:
 
 
 def test_every_command_is_in_some_document() -> None:
-    text = "\n".join(path.read_text() for path in [*sorted(HERE.rglob("*.md")), *BESIDE])
+    text = "\n".join(path.read_text() for path in [*sorted(HERE.rglob("*.md")), *APART, *BESIDE])
     shown = set(re.findall(r"(?m)^\$ .*?odfctl(?: -\S+(?: \S+)?)* ([a-z]+)", text))
     missing = set(registry.entries()) - shown
     assert not missing, f"show these in a document: {sorted(missing)}"
@@ -75,7 +76,7 @@ def test_every_command_to_its_last_word_is_in_some_document() -> None:
     subparsers = parser.add_subparsers(parser_class=main.Parser)
     for entry in registry.entries().values():
         registry.load(entry, subparsers)
-    text = "\n".join(path.read_text() for path in [*sorted(HERE.rglob("*.md")), HERE.parents[1] / "README.md", *BESIDE])
+    text = "\n".join(path.read_text() for path in [*sorted(HERE.rglob("*.md")), *APART, *BESIDE])
     shown = re.findall(r"(?m)^\$ .*?odfctl (.*)$", text)
     missing = [
         " ".join(words)

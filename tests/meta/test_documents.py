@@ -269,6 +269,7 @@ DOCUMENTS = (
     "THREATS.md",
     "docs/glossary.md",
     *(f"docs/spec/{name}.md" for name in ("trust", "engine-semantics", "replication", "resources")),
+    *(path.relative_to(TREE).as_posix() for path in sorted((TREE / "docs" / "dev").glob("*.md"))),
 )
 NAMED_ROOTS = "config|chain|engines|p2p|odfd|demo|bench|docs|tests|requirements|systemd|bin|examples|client"
 QUOTED = re.compile(r"`([^`\n]+)`")
@@ -367,7 +368,7 @@ def test_the_rows_of_mutants_name_lines_and_tests_that_are_there() -> None:
 # setting and looks like one, such as kinds of events, stands alone in its text.
 
 
-SAYING: Final = ("README.md", "ARCHITECTURE.md", "THREATS.md", "docs/*.md", "docs/adr/*.md", "systemd/**/*.*")
+SAYING: Final = ("README.md", "ARCHITECTURE.md", "THREATS.md", "docs/**/*.md", "systemd/**/*.*")
 KEYS: Final = {key.name: key for key in schema.every()}
 TABLES: Final = {key.table for key in KEYS.values()} | {key.table.partition(".")[0] for key in KEYS.values()}
 TOP: Final = "|".join(sorted(table for table in TABLES if "." not in table))
@@ -385,6 +386,8 @@ WORDS: Final = {"of", "in", "and", "or", "below", "as", "say", "says"}
 """What may follow a table that is named as a whole."""
 TESTS_ALONE: Final = {
     "ODFD_SIM_FIRST",
+    "ODFD_REQUESTS",
+    "ODFD_SIM_SEED",
     "ODFD_SIM_SEEDS",
     "ODFD_FAULT_RUNS",
     "ODFD_FLIPS",

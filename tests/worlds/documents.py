@@ -65,8 +65,9 @@ def fits(expected: list[str], actual: list[str]) -> bool:
     return re.fullmatch(pattern, "".join(line.rstrip() + "\n" for line in actual)) is not None
 
 
-def run(document: Path, folder: Path, environ: Mapping[str, str]) -> int:
-    """Play the document; the number of commands. Raises AssertionError that names file and line."""
+def run(document: Path, folder: Path, environ: Mapping[str, str], seconds: float = SECONDS) -> int:
+    """Play the document; the number of commands, each of at most ``seconds``. Raises AssertionError that names file and
+    line."""
     count = 0
     for part in parse(document.read_text()):
         if isinstance(part, File):
@@ -76,7 +77,7 @@ def run(document: Path, folder: Path, environ: Mapping[str, str]) -> int:
             continue
         done = subprocess.run(
             ["/bin/bash", "-c", _KEEPING.format(command=part.command)], cwd=folder, env=dict(environ),
-            capture_output=True, text=True, timeout=SECONDS, stdin=subprocess.DEVNULL, check=False,
+            capture_output=True, text=True, timeout=seconds, stdin=subprocess.DEVNULL, check=False,
         )  # fmt: skip
         said = (done.stdout + done.stderr).splitlines()
         place = f"{document.name}:{part.line}: $ {part.command}"
