@@ -15,7 +15,7 @@ from worlds import documents
 HERE = Path(__file__).parent
 DOCS = HERE.parents[1] / "docs"
 BESIDE = [
-    DOCS / f"{name}.md"
+    next(DOCS.rglob(f"{name}.md"))
     for name in (
         "access",
         "api",
@@ -30,9 +30,9 @@ BESIDE = [
         "standards",
         "troubleshoot",
     )
-]
+] + sorted((HERE / "long").glob("*.md"))
 """Documents that run with a daemon and without an engine."""
-WITHOUT_DAEMON = [*sorted(HERE.glob("*.md")), DOCS / "traces.md"]
+WITHOUT_DAEMON = [*sorted(HERE.glob("*.md")), DOCS / "how-to" / "traces.md"]
 
 
 @pytest.mark.slow

@@ -1,6 +1,6 @@
 """What kamu's tests of ingest ask, by their names (commit f9553238), and what becomes of each here.
 
-``docs/kamu.md`` has them as a table, which a test compares. The tests that show an answer are of this tree.
+``docs/how-to/kamu.md`` has them as a table, which a test compares. The tests that show an answer are of this tree.
 """
 
 from __future__ import annotations
