@@ -9,7 +9,7 @@ from worlds import kamu_cases
 from worlds.kamu_cases import SUITES
 
 TESTS = Path(__file__).parents[3]
-PAGE = TESTS.parent / "docs" / "how-to" / "kamu.md"
+PAGE = TESTS.parent / "docs" / "reference" / "kamu-compatibility.md"
 BEGIN = "<!-- The table is tests/worlds/kamu_cases.py; tests/unit/odfd/ingest/test_kamu_cases.py writes it. -->\n"
 CASES = [case for cases in SUITES.values() for case in cases]
 
