@@ -20,7 +20,7 @@ from config.load import RESERVED
 from worlds.messages import Text, messages
 
 TREE: Final = Path(__file__).parents[2]
-DOCUMENTS: Final = ("README.md", "ARCHITECTURE.md", "THREATS.md", "docs/*.md", "docs/adr/*.md", "systemd/**/*.*")
+DOCUMENTS: Final = ("README.md", "ARCHITECTURE.md", "THREATS.md", "docs/**/*.md", "systemd/**/*.*")
 KEYS: Final = {key.name: key for key in schema.every()}
 TABLES: Final = {key.table for key in KEYS.values()} | {key.table.partition(".")[0] for key in KEYS.values()}
 TOP: Final = "|".join(sorted(table for table in TABLES if "." not in table))
