@@ -14,12 +14,17 @@ import pytest
 from chain.statements.card import MAX_SAMPLE
 from chain.store.objects import SMALL
 from config import schema
+from engines.flight.messages import MAX_MESSAGE
+from engines.flight.server import MAX_BATCH
+from engines.flight.service import HELD_SECONDS, MOST_STATEMENTS
 from engines.spark.provenance.question import MAX_ROWS
 from engines.spark.provenance.table_mode import MAX_LIVED
 from odfd.api.graphql_limits import MAX_ALIASES, MAX_COST, MAX_DEPTH, MAX_SOURCE, MAX_TOKENS
 from odfd.api.resource_operations import WAIT_SECONDS
+from odfd.control import remote
 from odfd.control.wire.node import BackupRequest
 from odfd.errors import ExitCode
+from odfd.mirrors.first_contact import ENOUGH
 from odfd.obs import log_lines
 from odfd.page.sessions import SESSION_SECONDS, TOKEN_SECONDS
 from odfd.queries.askers import Crowd
@@ -38,10 +43,15 @@ RELAY: Final = RelayLimits()
 SAID: Final = (
     ("how-to/backup.md", f"objects up to {SMALL >> 10} KiB"),
     ("how-to/backup.md", f"`--keep N` (default {BackupRequest(to='/').keep})"),
+    ("how-to/flight.md", f"| {MAX_MESSAGE >> 20} MiB |"),
+    ("how-to/flight.md", f"| {MAX_BATCH >> 20} MiB, unless"),
+    ("how-to/flight.md", f"| {MOST_STATEMENTS}, for an hour |"),
+    ("how-to/flight.md", f"| {HELD_SECONDS:g} seconds; then"),
     ("how-to/http.md", f"{WAITING} more wait"),
     ("how-to/http.md", f"a running one has {Crowd.STRANGERS.value:g} seconds"),
     ("how-to/join.md", f"in {MAX_NETWORKS} networks at a time"),
     ("how-to/join.md", f"serves it within {PATIENCE_SECONDS:g} seconds"),
+    ("how-to/join.md", f"peers in {ENOUGH} or more IP subnets"),
     ("how-to/operate.md", f"the last {log_lines.MOST:,} lines, at most {log_lines.MOST_BYTES >> 20} MiB"),
     ("how-to/page.md", f"valid once, for {TOKEN_SECONDS:g} seconds"),
     ("how-to/page.md", f"after {SESSION_SECONDS / 3600:g} hours without a request"),
@@ -57,6 +67,7 @@ SAID: Final = (
         f"{MAX_SOURCE >> 10} KiB, {MAX_TOKENS:,} tokens, {MAX_DEPTH} levels, {MAX_ALIASES} aliases"
         f" and {MAX_COST:,} values",
     ),
+    ("reference/roles.md", f"at most {remote.AT_ONCE} requests at a time"),
     ("explanation/provenance.md", f"| {MAX_FOLLOWED:,}, and none after {MAX_TOLD:,} listed rows"),
     ("explanation/provenance.md", f"| {MAX_ROWS:,} (`provenance-size`)"),
     ("explanation/provenance.md", f"| {MAX_LIVED:,} (`provenance-size`)"),
