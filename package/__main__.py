@@ -42,7 +42,7 @@ CONTROL: Final[dict[str, str]] = {
     "odfd": (
         f"Depends: {DEPENDS}\nRecommends: bubblewrap\nSuggests: odfd-engine, odfd-sql, prometheus\n"
         "Description: {description}\n A node with its command line: it mirrors, verifies and serves datasets.\n"
-        " Queries take odfd-sql; ingesting, deriving and re-executing take odfd-engine (docs/install.md).\n"
+        " Queries take odfd-sql; ingesting, deriving and re-executing take odfd-engine (odfctl docs install).\n"
     ),
     "odfd-sql": (
         "Depends: odfd (= {version})\n"

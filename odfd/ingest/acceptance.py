@@ -182,7 +182,7 @@ def _check_preprocess(transform: Transform | None) -> None:
         raise Invalid(
             f"preprocess asks for engine {transform.engine!r}, and there is none here",
             rule="preprocess-engine",
-            hint="write engine: spark; for words of other engines see odfctl docs kamu",
+            hint="write engine: spark; for words of other engines see odfctl docs kamu-compatibility",
         )
     steps = transform.queries or ()
     if not steps and not transform.query:

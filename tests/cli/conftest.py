@@ -105,7 +105,7 @@ def daemon(tmp_path: Path, forking: Forking, request: pytest.FixtureRequest) -> 
     """
     state = tmp_path / "node"
     name = request.node.name.partition("[")[2].rstrip("]")
-    api = _reached(tmp_path) if name == "access" else {}
+    api = _reached(tmp_path) if name in ("access", "accounts") else {}
     environ = {
         "PATH": os.environ.get("PATH", "/usr/bin:/bin"),
         "HOME": str(tmp_path),

@@ -15,7 +15,7 @@ from worlds import documents
 HERE = Path(__file__).parent
 DOCS = HERE.parents[1] / "docs"
 BESIDE = [
-    DOCS / f"{name}.md"
+    next(DOCS.rglob(f"{name}.md"))
     for name in (
         "access",
         "api",
@@ -29,11 +29,11 @@ BESIDE = [
         "standards",
         "troubleshoot",
     )
-]
+] + sorted((HERE / "long").glob("*.md"))
 """Documents that run with a daemon and without an engine."""
 APART = [DOCS.parent / "README.md", *sorted((DOCS / "tutorials").glob("*.md"))]
 """Documents that start their own daemons (``test_tutorials.py``)."""
-WITHOUT_DAEMON = [*sorted(HERE.glob("*.md")), DOCS / "traces.md"]
+WITHOUT_DAEMON = [*sorted(HERE.glob("*.md")), DOCS / "how-to" / "traces.md"]
 
 
 @pytest.mark.slow

@@ -38,13 +38,7 @@ def test_the_example_runs_as_written(name: str, folder: Path, small_forks: Path)
 
 @pytest.mark.e2e
 @pytest.mark.slow
-def test_a_stranger_finds_what_the_tutorial_publishes(folder: Path, small_forks: Path) -> None:
-    assert documents.run(TREE / "docs" / "public-network.md", folder, _environment(folder, small_forks)) > 15
-
-
-@pytest.mark.e2e
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["shards", "strangers"])
+@pytest.mark.parametrize("name", ["public-network", "shards", "strangers"])
 def test_two_daemons_do_as_a_document_says(name: str, folder: Path, small_forks: Path) -> None:
     document = Path(__file__).parent / "nodes" / f"{name}.md"
     assert documents.run(document, folder, _environment(folder, small_forks)) > 15

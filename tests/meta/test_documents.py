@@ -169,11 +169,13 @@ def test_no_two_decisions_have_one_number() -> None:
     assert numbers == [f"{place:04}" for place in range(1, len(numbers) + 1)]
 
 
-# docs/waits.md is whole and right: every module that waits for others has a row, every bound is what the code says.
+# waits.md is whole and right: every module that waits for others has a row, every bound is what the code says.
 
 
 ROOTS: Final = ("config", "chain", "engines", "p2p", "odfd")
-TABLE: Final = (TREE / "docs" / "waits.md").read_text()
+TABLE: Final = Path(__file__).with_name("waits.md").read_text()
+PAGE: Final = (TREE / "docs" / "reference" / "waits.md").read_text()
+"""What a reader needs of it: each number of the page is one of the code, too."""
 ROWS: Final = [line for line in TABLE.splitlines() if line.startswith("| ") and not line.startswith("| wait ")]
 WAITING: Final = {
     "AsyncClient", "new_client", "getaddrinfo", "open_tcp_stream", "open_unix_socket", "create_connection",
@@ -218,17 +220,18 @@ def value_of(module: str, path: str) -> Any:
 def test_whoever_waits_has_a_row() -> None:
     named = {name for row in ROWS for name in re.findall(r"`([\w.]+)`", row.split("|")[2])}
     missing = sorted(set(waiting()) - named)
-    assert not missing, f"these wait for others, and docs/waits.md does not say how long: {missing}"
+    assert not missing, f"these wait for others, and tests/meta/waits.md does not say how long: {missing}"
     for name in named:
         importlib.import_module(name)
 
 
 def test_bounds_are_what_the_code_says() -> None:
     defaults = {key.name: key.default for key in schema.every()}
-    for row in ROWS:
+    page = [line for line in PAGE.splitlines() if line.startswith("| ")]
+    for row, bounds in (*((row, row.split("|")[3]) for row in ROWS), *((row, row) for row in page)):
         for module, path, value in BOUND.findall(row):
             assert value == "" or float(value_of(module, path)) == float(value), f"{module}:{path}"
-        for name, value in SETTING.findall(row.split("|")[3]):
+        for name, value in SETTING.findall(bounds):
             assert name in defaults, name
             assert value == "" or float(defaults[name]) == float(value), name
 

@@ -82,7 +82,7 @@ def _check_offsets(given: TransformRequestInput, rows: int) -> None:
     ever.
 
     The reference (0.265) was seen to send such requests when it verifies a derivation of several transactions
-    (docs/kamu.md).
+    (docs/how-to/kamu.md).
     """
     told = given.offset_interval
     if told is not None and rows != told.end - told.start + 1:

@@ -1,4 +1,4 @@
-"""Derives the origins of records of a transform's output; ``docs/provenance.md`` defines them.
+"""Derives the origins of records of a transform's output; ``docs/explanation/provenance.md`` defines them.
 
 One call of ``derive`` answers one request; it reads slices, runs queries over some of their rows and writes nothing.
 """

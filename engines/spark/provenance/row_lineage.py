@@ -3,8 +3,8 @@
 Every operator of the analysed plan passes the column on by a rule of its own: a group has the rows of its members, a
 joined pair those of both sides, a rank its own row and those ranked before it. Values are computed as usual. If one
 column of the result is asked about, only rows on which that column, and the row's presence, depends are collected: for
-``max`` the rows that attain it. Spec: docs/spec/engine-semantics.md#influence, #changelogs, #shapes; docs/provenance.md
-defines what a witness is.
+``max`` the rows that attain it. Spec: docs/spec/engine-semantics.md#influence, #changelogs, #shapes;
+docs/explanation/provenance.md defines which rows contribute.
 
 The elements of the lineage column are numbers: path, role and row of a witness in one integer, valid only within one
 request. Here they are also decoded, put in the order in which witnesses are reported, and counted. The steps of a path

@@ -279,7 +279,7 @@ class DatasetPlanning:
                 raise Invalid(
                     f"no engine {event.transform.engine!r} here",
                     rule="engine-unknown",
-                    hint="write engine: spark; for words of other engines see odfctl docs kamu",
+                    hint="write engine: spark; for words of other engines see odfctl docs kamu-compatibility",
                     place=desired.transform_place(),
                 )
             _check_no_variable(event, desired)

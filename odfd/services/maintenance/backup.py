@@ -2,7 +2,7 @@
 
 Each run adds a snapshot: a copy of the database as of one moment, keys, evidence, waiting pushes, and a list of the
 objects beside it. Objects are immutable and shared by all snapshots: a later run copies only new ones. A snapshot is
-complete or does not exist. Signing journals are left out on purpose (``docs/backup.md``). Blocking;
+complete or does not exist. Signing journals are left out on purpose (``docs/how-to/backup.md``). Blocking;
 ``odfd.services.maintenance.restore`` reads backups.
 """
 

@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 FAILING = {
     ("port restricted", "symmetric"), ("symmetric", "port restricted"), ("symmetric", "symmetric"),
 }  # fmt: skip
-"""Pairs that stay with the relay: docs/reach.md has the table."""
+"""Pairs that stay with the relay: docs/how-to/reach.md has the table."""
 Start = Callable[..., NatNode]
 
 

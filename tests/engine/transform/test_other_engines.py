@@ -1,4 +1,4 @@
-"""Words of kamu's other engines: each row of the table in docs/kamu.md, asked of the engine."""
+"""Words of kamu's other engines: each row of the table in docs/reference/kamu-compatibility.md, asked of the engine."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from engines.spark.handler import SparkHandler
 
 pytestmark = pytest.mark.engine
 IDENTITY = EngineIdentity(name="spark", version="0", digest="sha256:0", sandbox="none", platform="test")
-PAGE = Path(__file__).parents[3] / "docs" / "kamu.md"
+PAGE = Path(__file__).parents[3] / "docs" / "reference" / "kamu-compatibility.md"
 TIME = pa.timestamp("ms", "UTC")
 SYSTEM = {"offset": pa.int64(), "op": pa.int32(), "system_time": TIME, "event_time": TIME}
 TABLES = {

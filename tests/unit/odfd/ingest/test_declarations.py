@@ -565,7 +565,7 @@ async def test_rows_that_are_stamped_go_on_being_stamped(bench: Any) -> None:
 
 
 TESTS = Path(__file__).parents[3]
-PAGE = TESTS.parent / "docs" / "kamu.md"
+PAGE = TESTS.parent / "docs" / "reference" / "kamu-compatibility.md"
 BEGIN = "<!-- The table is tests/worlds/kamu_cases.py; tests/unit/odfd/ingest/test_declarations.py writes it. -->\n"
 CASES = [case for cases in SUITES.values() for case in cases]
 

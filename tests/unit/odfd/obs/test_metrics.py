@@ -359,7 +359,7 @@ def test_a_node_without_an_endpoint_imports_nothing_of_it() -> None:
 
 
 def test_the_page_lists_every_span_and_attribute() -> None:
-    page = (GOLDEN.parents[2] / "docs" / "traces.md").read_text()
+    page = (GOLDEN.parents[2] / "docs" / "how-to" / "traces.md").read_text()
     for name, meaning in (*NAMES.items(), *ATTRIBUTES.items()):
         assert f"| `{name}` | {meaning} |" in page
     assert f"{WAITING} spans wait" in page
