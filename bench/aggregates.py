@@ -20,7 +20,7 @@ from engines.spark.sql.parsing import analyse_query, parse_query
 KEYS: Final = 1_000
 GOALS: Final = {"avg": "≤ 1.5", "sum": "≤ 1.6", "stddev": "≤ 2.5"}
 """By call. Each sum that is kept costs Spark 4 ns a row: its own ``sum`` keeps one, an exact one five. Eight plain sums
-cost over 1.5 times its own ``stddev``, and an exact one has eleven. ADR 20.
+cost over 1.5 times its own ``stddev``, and an exact one has eleven.
 """
 
 

@@ -1,6 +1,6 @@
 """Reads and writes multibase texts and varints, as far as hashes and keys in chains need them: fast and strict.
 
-Bases in which hardly anybody writes them are read by the library ``multiformats``, which is slow (ADR 23).
+Bases in which hardly anybody writes them are read by the library ``multiformats``, which is slow.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Lays out the programs of a packaged node, which find their code in one folder that no other program looks into.
 
-ADR 71 says what is left out, what is a package of its own, and why the rest stays.
+docs/explanation/design-notes.md#note-71 says what is a package of its own, and why.
 """
 
 from __future__ import annotations

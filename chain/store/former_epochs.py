@@ -3,7 +3,7 @@
 A rewrite replaces the end of a chain, and the policy may keep the replaced part; a deleted dataset is set aside whole.
 Both are stored in the tables of chains, under names of their own, and are read like a chain that begins where its epoch
 parted from the next one. Objects that they name stay as long as they do. Functions on a connection, called within the
-transaction that rewrites, deletes or adopts. Spec: docs/spec/trust.md#epochs, #policy (``keep-epochs``); ADR 54.
+transaction that rewrites, deletes or adopts. Spec: docs/spec/trust.md#epochs, #policy (``keep-epochs``).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Opens files that a person names, and writes those for the output of a command, by one rule for all (ADR 84).
+"""Opens files that a person names, and writes those for the output of a command, by one rule for all.
 
 A file that is there already is kept: the command refuses before it asks the daemon for anything, unless it has
 ``--replace``, or the file is empty, as ``mktemp`` and a shell's ``>`` leave one. A new file appears when it is

@@ -201,7 +201,7 @@ def arguments(job: ContainerJob, name: str, settings: IngestSettings) -> list[st
     files = min(_FILES, _hard(resource.RLIMIT_NOFILE))
     entry = () if job.command is None else (f"--entrypoint={msgspec.json.encode(job.command).decode()}",)
     return [
-        # Without a log: podman would keep a copy of the output. The label: ADR 88.
+        # Without a log: podman would keep a copy of the output. The label lets the next life remove it.
         *("run", "--rm", "--pull=never", "--name", name, "--label", label_of(settings.staging), "--log-driver=none"),
         *("--network=private" if job.network else "--network=none", "--hostname=localhost", "--ipc=private"),
         # podman's own temporary folders of a read-only container have no bound.

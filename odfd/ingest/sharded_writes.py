@@ -3,7 +3,7 @@
 Whoever plans (an ingest, a watermark, a declaration) sees the first shard, whose metadata, source state and watermark
 are those of all. Here its events become events of each shard, which are committed together: so what a rendition
 contains does not depend on the number of its shards. Rows keep their order within a shard; offsets are the shard's own.
-Slices are read in batches, and memory does not grow with them. Spec: docs/spec/collections.md#shards; ADR 62.
+Slices are read in batches, and memory does not grow with them. Spec: docs/spec/collections.md#shards; ADR 42.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class ShardedWrites:
                     events=own,
                     objects=(*slices, *linked) if own else (),
                     time=time,
-                    # Of a shard without rows too: a collection is read up to the least frontier of its shards (ADR 66).
+                    # Of a shard without rows too: a collection is read up to the least frontier of its shards (ADR 42).
                     upper=UpperMove(upper, to_millis(time) + 1),
                 )
             )

@@ -1,6 +1,6 @@
 """Delegates the IPNS name of a dataset whose key is offline: a long-lived record by that key points to a writer's name.
 
-The record is made where the key is, and checked where it is published. docs/spec/trust.md#ipns; ADR 0009.
+The record is made where the key is, and checked where it is published. docs/spec/trust.md#ipns; ADR 9.
 """
 
 from __future__ import annotations

@@ -3,11 +3,11 @@
 The Kubo daemon's own folder records the last publication: its head is written last, so an interrupted publication is
 continued, and a daemon that lost everything gets everything. Added files lie among the daemon's own files (MFS), which
 its collector keeps; blocks of an abandoned history go with the whole folder, which is then built anew. Nothing is sent
-without a check of its hash. ADR 0009.
+without a check of its hash. ADR 9.
 
 A repository on IPFS is one folder of the node's Kubo, to which the node's own IPNS name points. Only this node can sign
 its name, so nobody else pushes there, and pushes of this node follow one another. The name moves last, so a reader sees
-the former folder until then. ADR 69.
+the former folder until then. ADR 9.
 """
 
 from __future__ import annotations

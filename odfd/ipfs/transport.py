@@ -1,4 +1,4 @@
-"""Reads datasets from IPFS: resolves names, and fetches blocks as one stream of their folder. ADR 0009."""
+"""Reads datasets from IPFS: resolves names, and fetches blocks as one stream of their folder. ADR 9."""
 
 from __future__ import annotations
 

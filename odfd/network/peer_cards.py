@@ -9,7 +9,7 @@ evicted card is requested again by anti-entropy. Safe to use from any thread. Sp
 the shards of a collection, and whoever it is shared with learns them from it. It is in no ledger and is announced to
 nobody: a card in the ledger is withdrawn aloud, which would tell strangers of what was never public. It is told to a
 peer that may have the dataset, asks for it by its id, and passes nothing on. Safe to use from any thread. Spec:
-docs/spec/collections.md#shared-shards; ADR 76.
+docs/spec/collections.md#shared-shards; ADR 42.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Defines packs: files of many blocks next to the ODF layout, to fetch long chains fast. ADR 0013.
+"""Defines packs: files of many blocks next to the ODF layout, to fetch long chains fast. ADR 9.
 
 ``packs/K`` holds the blocks from number K · PACK on, oldest first, each with its length before it (``u32``, network
 order): PACK of them, or fewer where the chain ends or MAX_PACK bytes are reached. A pack is a hint and never trusted:

@@ -3,7 +3,7 @@
 ``trust/collection``, in the folder of a collection's name, says which shards belong together. It holds statements as
 their authors signed them, each with its length before it (``u32``, network order): the card of the first shard, which
 lists all shards, then the head of each shard in the card's order. So one file, replaced as a whole, names the shards
-and a cut of them. Each shard is a dataset in a folder of its id beside the folder of the name. ADR 77.
+and a cut of them. Each shard is a dataset in a folder of its id beside the folder of the name. ADR 42.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 A few new blocks are fetched one by one from the head backwards, as they are linked; more of them are staged in a folder
 until they are adopted. Here blocks are only checked to have the requested hash; the caller checks rules, tree and
-signatures. ADR 0009, 0012.
+signatures. ADR 9.
 
 A place gives blocks and objects as a holder among peers does. What it gives is checked by the same sinks as that of
 peers, so that mirrors notice no difference.

@@ -2,7 +2,7 @@
 
 Any server of the ODF layout over HTTP will do: kamu, a gateway of IPFS, an object store, a server of files. If there
 are packs, most blocks are fetched through them. Blocks stay in the staging folder, so an interrupted walk continues
-from there. Simple Transfer Protocol; ADR 0012, 0013.
+from there. Simple Transfer Protocol; ADR 9.
 """
 
 from __future__ import annotations

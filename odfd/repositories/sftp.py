@@ -4,7 +4,7 @@ SFTP has no conditional write. A write over a known version therefore first make
 version and holds the next one, by a hard link, which the server's file system makes only where no file is. It is never
 deleted, so a version has one successor at most, whoever writes and whenever one stops. The file itself follows, by a
 rename that replaces it; it may lag behind after a crash, so readers here follow the links, and the next writer brings
-it up to date. ADR 69.
+it up to date. ADR 9.
 
 All requests of a repository share one connection, in a thread with asyncssh's event loop. Safe to use from many
 threads; blocking.

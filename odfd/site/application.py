@@ -2,8 +2,8 @@
 
 It answers GET and HEAD, with one range of an object; POST only if this node is a witness for others. A file that is
 named by its hash never changes and says so in its headers; all others are to be asked for anew each time. Blocks are
-sent as the bytes in which they came. Spec: Simple Transfer Protocol; RFC 9110; c2sp.org/tlog-witness; ADR 0012, 0013,
-0016.
+sent as the bytes in which they came. Spec: Simple Transfer Protocol; RFC 9110; c2sp.org/tlog-witness; ADR 9,
+ADR 16.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Stores what cards say by a user's decision: the rows of a sample, and the publisher's words about a dataset.
 
-Both last until another decision, or until the dataset is private again. A damaged row counts as none. ADR 85, ADR 90.
+Both last until another decision, or until the dataset is private again. A damaged row counts as none. ADR 85.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Stores the renditions of each collection, its timeline, and its commands, as one sealed row.
 
 A decision about a collection is written in one transaction with its effects, such as a chain that begins or names that
-are swapped. Synchronous, on the given connection. Spec: docs/spec/collections.md#renditions; ADR 53.
+are swapped. Synchronous, on the given connection. Spec: docs/spec/collections.md#renditions; ADR 42.
 """
 
 from __future__ import annotations

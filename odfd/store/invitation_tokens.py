@@ -125,7 +125,7 @@ class InvitationTokens:
                 hint="odfctl network invitations lists them; odfctl network revoke ID makes room",
             )
         if len(kept) >= MAX_INVITATIONS:
-            # A revoked one admits nobody; others still admit again the nodes that they are bound to (ADR 57).
+            # A revoked one admits nobody; others still admit again the nodes that they are bound to.
             self._delete(revoked[-1])
         # An id is 32 bits of the digest, and a row of the same id would be replaced.
         if self._db.execute("SELECT 1 FROM invitations WHERE id = ?", (issued.id,)).fetchone() is not None:

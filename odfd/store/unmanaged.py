@@ -3,7 +3,7 @@
 A deleted dataset has no name, no flows and no mirror, and is disclosed to nobody. Its chain is set aside
 (``chain.store.former_epochs``); its key, objects, captures and received pushes stay. The rows here add what an adoption
 cannot see from the chain. The key of a dataset that was deleted for good is kept for a while. Synchronous, on the given
-connection. ADR 54.
+connection.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Finds peers and holders of datasets: gossips presences, asks for them, and checks them by dialling (ADR 0006).
+"""Finds peers and holders of datasets: gossips presences, asks for them, and checks them by dialling (ADR 6).
 
 Made with the driver. It announces this node's presence, collects those of others, and proposes addresses to the mesh,
 which dials them. A stranger's presence can only cause a limited number of dials to addresses of the Internet, or of

@@ -2,7 +2,7 @@
 
 It uses few, simple calls: files are added to the daemon's own file system (MFS), which also keeps them from its garbage
 collector; content is read by path; records of names are put as bytes, so that no key goes into the daemon. The daemon
-is not trusted: callers check hashes and signatures. Kubo RPC API v0 (``/api/v0``); ADR 0009.
+is not trusted: callers check hashes and signatures. Kubo RPC API v0 (``/api/v0``); ADR 9.
 """
 
 from __future__ import annotations

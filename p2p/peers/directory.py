@@ -1,4 +1,4 @@
-"""Keeps the presences that others reported: the newest of each peer, bounded fairly by who reported them (ADR 0006).
+"""Keeps the presences that others reported: the newest of each peer, bounded fairly by who reported them (ADR 6).
 
 Plain state, like the book: the driver owns a directory and gives it the time. It never dials; whether a peer is at an
 address is found out by dialling, as the handshake proves the key. Nothing here outlives the process: the book keeps the

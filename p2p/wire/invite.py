@@ -1,4 +1,4 @@
-"""Lays out the messages by which a node redeems an invitation's token at the node that invites (ADR 0057).
+"""Lays out the messages by which a node redeems an invitation's token at the node that invites (ADR 57).
 
 One question and one answer a stream::
 

@@ -1,6 +1,6 @@
 """Defines every bound of the replication protocols. Data beyond a bound is refused before it is read into memory.
 
-The bounds are part of the protocol (ADR 0002): an honest peer never exceeds one, so doing so is misbehaviour.
+The bounds are part of the protocol (ADR 2): an honest peer never exceeds one, so doing so is misbehaviour.
 """
 
 from __future__ import annotations

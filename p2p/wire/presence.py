@@ -1,4 +1,4 @@
-"""Lays out presences (where a node is reached and what it serves), and messages that carry them (ADR 0006).
+"""Lays out presences (where a node is reached and what it serves), and messages that carry them (ADR 6).
 
 Bytes of a presence, numbers in network order::
 

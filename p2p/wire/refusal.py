@@ -1,4 +1,4 @@
-"""Lays out refusals: the reason why a peer does not answer a chain or object request (ADR 0002)."""
+"""Lays out refusals: the reason why a peer does not answer a chain or object request (ADR 2)."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 A push writes each shard as a dataset of its own, in a folder of its id, and last, on condition, the file that says
 which shards belong together and how far (``trust/collection``). So whoever reads meanwhile sees the cut before or the
-one after. A pull checks what that file says of every shard before it takes one in. ADR 77.
+one after. A pull checks what that file says of every shard before it takes one in. ADR 42.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Pushes datasets to repositories, each request as a task. A dataset that fails harms no other.
 
-A repository is a place to publish (ADR 40): a private dataset is pushed only if the request says so explicitly.
+A repository is a place to publish (ADR 9): a private dataset is pushed only if the request says so explicitly.
 """
 
 from __future__ import annotations

@@ -183,7 +183,7 @@ def test_every_vector_is_used() -> None:
     assert set(BYTES) == {*CASES, "frame"}
 
 
-# The bytes of ADR 17. ``sealed.json`` was written from that page with the ``crypto`` module of Node.
+# Messages of the suite of ADR 17. ``sealed.json`` was written by its rules with the ``crypto`` module of Node.
 
 SEALED = {
     name: bytes.fromhex(text)

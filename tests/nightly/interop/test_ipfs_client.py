@@ -103,7 +103,7 @@ async def test_it_reads_what_is_published_and_adds_what_is_mirrored(
 
 
 async def test_it_connects_to_no_kubo_of_today(tmp_path: Path) -> None:
-    """Why odfd has ten plain calls of HTTP of its own: this, and that records cannot be put (ADR 9)."""
+    """Why odfd has ten plain calls of HTTP of its own: this, and that records cannot be put."""
     async with foreign.open_kubo(tmp_path / "k") as kubo:
         with pytest.raises(VersionMismatch):
             await trio.to_thread.run_sync(ipfshttpclient.connect, address(kubo))
