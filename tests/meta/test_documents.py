@@ -75,6 +75,7 @@ LIST = re.compile(r"docs/spec/([\w-]+)\.md((?:#[\w-]+(?:,\s+#[\w-]+)*)?)")
 """As code cites: ``docs/spec/NAME.md#one, #two``, or the whole document."""
 LINK = re.compile(r"\]\(([^)\s]*?)#([\w-]+)\)")
 """As pages link, to other pages and within one."""
+DECISION = re.compile(r"^\| \[?(\d+)\]?(?:\(([^)]+)\))? \| ([^|]+) \|", re.MULTILINE)
 NUMBER = re.compile(
     r"\b(?:trust|replication|engine[ -]semantics)(?:\.md)?,?\s+(?:sections?\s+)?\d|\bsections?\s+\d", re.I
 )
@@ -164,9 +165,14 @@ def test_faults_are_found() -> None:
     assert not list(numbered("RFC 8032 section 7.1; the Noise specification, section 12.4"))
 
 
-def test_no_two_decisions_have_one_number() -> None:
-    numbers = sorted(path.name[:4] for path in (TREE / "docs" / "adr").glob("*.md"))
-    assert numbers == [f"{place:04}" for place in range(1, len(numbers) + 1)]
+def test_the_index_of_decisions_lists_each_record_by_its_number_and_title() -> None:
+    folder = TREE / "docs" / "adr"
+    rows = DECISION.findall((folder / "README.md").read_text())
+    assert [int(number) for number, _, _ in rows] == list(range(1, len(rows) + 1))
+    titles = {name: f"# {number}. {title}" for number, name, title in rows if name}
+    assert sorted(titles) == sorted(path.name for path in folder.glob("[0-9]*.md"))
+    assert not [name for name, title in titles.items() if (folder / name).read_text().splitlines()[0] != title]
+    assert not [name for name, title in titles.items() if int(name[:4]) != int(title[2:].partition(".")[0])]
 
 
 # waits.md is whole and right: every module that waits for others has a row, every bound is what the code says.
