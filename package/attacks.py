@@ -11,6 +11,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Final
 
@@ -50,7 +51,8 @@ class Attack:
 
 def threats() -> list[Threat]:
     """Returns the rows of the page, in its order."""
-    found, surface = [], ""
+    found: list[Threat] = []
+    surface = ""
     for line in THREATS.read_text(encoding="utf-8").splitlines():
         if heading := _SURFACE.match(line):
             surface = heading["surface"]
@@ -59,17 +61,20 @@ def threats() -> list[Threat]:
     return found
 
 
-def attacks() -> Iterator[Attack]:
-    """Yields the attacks of all tests, by file and line."""
-    for path in sorted((TREE / "tests").rglob("test_*.py")):
-        text = path.read_text(encoding="utf-8")
-        if '"""Attack T-' in text:
-            functions = [
-                each for each in ast.walk(ast.parse(text)) if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef)
-            ]
-            for function in sorted(functions, key=lambda each: each.lineno):
-                if found := read(ast.get_docstring(function) or "", function.name):
-                    yield found
+@cache
+def attacks() -> tuple[Attack, ...]:
+    """Returns the attacks of all tests, by file and line."""
+    return tuple(attack for path in sorted((TREE / "tests").rglob("test_*.py")) for attack in _attacks_of(path))
+
+
+def _attacks_of(path: Path) -> Iterator[Attack]:
+    text = path.read_text(encoding="utf-8")
+    if '"""Attack T-' not in text:
+        return
+    functions = [each for each in ast.walk(ast.parse(text)) if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef)]
+    for function in sorted(functions, key=lambda each: each.lineno):
+        if found := read(ast.get_docstring(function) or "", function.name):
+            yield found
 
 
 def read(docstring: str, test: str) -> Attack | None:
@@ -89,7 +94,7 @@ def _line(text: str) -> str:
 
 
 def page() -> str:
-    by_threat = defaultdict(list)
+    by_threat: defaultdict[str, list[Attack]] = defaultdict(list)
     for attack in attacks():
         by_threat[attack.threat].append(attack)
     lines = [

@@ -23,33 +23,28 @@ MOST = 60
 FEWEST = 650
 
 
-@pytest.fixture(scope="module")
-def mounted() -> list[Attack]:
-    return list(attacks())
-
-
 def test_the_page_of_attacks_is_made_of_the_docstrings() -> None:
     assert MADE in page()
     assert PAGE.read_text(encoding="utf-8") == page(), "make attacks"
 
 
-def test_each_threat_has_tests_and_each_attack_a_threat(mounted: list[Attack]) -> None:
+def test_each_threat_has_tests_and_each_attack_a_threat() -> None:
     ids = Counter(each.id for each in threats())
     assert set(ids.values()) == {1}
-    assert set(ids) == {each.threat for each in mounted}
+    assert set(ids) == {each.threat for each in attacks()}
     assert len(ids) <= MOST
     for each in threats():
         assert each.link == f"docs/reference/attacks.md#{each.id.lower()}"
 
 
-def test_no_attack_is_lost_or_named_twice(mounted: list[Attack]) -> None:
-    assert len(mounted) >= FEWEST, "the test no longer finds what it is about"
-    assert [text for text, count in Counter(each.attack for each in mounted).items() if count > 1] == []
+def test_no_attack_is_lost_or_named_twice() -> None:
+    assert len(attacks()) >= FEWEST, "the test no longer finds what it is about"
+    assert [text for text, count in Counter(each.attack for each in attacks()).items() if count > 1] == []
 
 
-def test_a_row_is_understood_by_itself(mounted: list[Attack]) -> None:
-    assert [each for each in mounted if VAGUE.search(each.attack) or VAGUE.search(each.defence)] == []
-    assert [each for each in mounted if "|" in each.attack + each.defence] == []
+def test_a_row_is_understood_by_itself() -> None:
+    assert [each for each in attacks() if VAGUE.search(each.attack) or VAGUE.search(each.defence)] == []
+    assert [each for each in attacks() if "|" in each.attack + each.defence] == []
 
 
 def test_every_id_that_is_cited_is_a_threat() -> None:
@@ -57,10 +52,10 @@ def test_every_id_that_is_cited_is_a_threat() -> None:
     assert cited == {each.id for each in threats()}
 
 
-def test_guarantees_name_attacks_that_tests_mount(mounted: list[Attack]) -> None:
+def test_guarantees_name_attacks_that_tests_mount() -> None:
     guarantees = NAMED.findall(THREATS.read_text(encoding="utf-8"))
     assert len(guarantees) == len(set(guarantees)) >= 12
-    assert set(guarantees) <= {each.test for each in mounted}
+    assert set(guarantees) <= {each.test for each in attacks()}
 
 
 def test_every_test_of_the_threats_to_trust_mounts_one() -> None:
