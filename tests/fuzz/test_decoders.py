@@ -41,6 +41,11 @@ SEED = int(os.environ.get("ODFD_FUZZ_SEED", "1"))
 @pytest.mark.slow
 @pytest.mark.parametrize("target", TARGETS, ids=lambda target: target.name)
 def test_a_peers_bytes_are_a_value_or_a_fault(target: Target, tmp_path: Path) -> None:
+    """Attack T-BYTES-01: arbitrary bytes, for each decoder of messages from peers and IPFS daemons.
+
+    Defence: a value or a fault with its rule; each decoder must have mutants of valid messages, which are tried in each
+    run of the tests.
+    """
     rules = set()
 
     with target.open(tmp_path) as decode:
@@ -114,6 +119,10 @@ def frames() -> list[bytes]:
 
 @pytest.mark.slow
 async def test_gossip_frames_are_taken_or_end_their_stream() -> None:
+    """Attack T-PEER-02: gossip frames that are almost valid.
+
+    Defence: mutants of each kind of frame are accepted or end their stream.
+    """
     judged: list[bytes] = []
 
     async def judge(_topic: str, _sender: PeerId, data: bytes) -> GossipVerdict:
@@ -219,6 +228,11 @@ def check(block: Block) -> None:
 
 @pytest.mark.slow
 def test_mutated_blocks() -> None:
+    """Attack T-BYTES-01: blocks that expand when they are read.
+
+    Defence: offsets are checked before they are followed and counted each time, 64 tables deep; 7,000 mutants in each
+    run of the tests, 20,000 each night.
+    """
     tally = Tally()
     fuzz(corpus(), MUTANTS, seed=1, tally=tally)
     assert tally.answers.total() == MUTANTS

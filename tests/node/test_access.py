@@ -183,6 +183,11 @@ REFUSED: list[tuple[str, str]] = [
 
 @pytest.mark.parametrize(("text", "rule"), REFUSED, ids=[f"{at}-{rule}" for at, (_, rule) in enumerate(REFUSED)])
 async def test_accounts_apply_what_is_theirs_alone(world: World, text: str, rule: str) -> None:
+    """Attack T-ACCOUNT-02: making the node read a file, a network or a secret of its owner, by a polling source or by
+    the name of a set.
+
+    Defence: accounts cannot apply polling sources or sets; a dataset under the name of a set is refused.
+    """
     async with world.running("node", private=True) as node:
         asking = await settled(node)
         await asking.apply(BOB, "$schema: SecretSet\nheaders: {name: values}\nspec: {secrets: {a: b}}\n")
@@ -227,6 +232,11 @@ spec:
 
 
 async def test_accounts_pull_from_no_source(world: World) -> None:
+    """Attack T-ACCOUNT-02: a Source of the owner, fetched by an account into a dataset of its own.
+
+    Defence: only the owner of the node applies Sources that the node fetches, and pulls from them; a flow of an account
+    takes from one only with the role editor on it.
+    """
     async with world.running("node", private=True) as node:
         asking = await settled(node)
         body = {"refs": ["hers"], "source": "any"}
@@ -235,6 +245,10 @@ async def test_accounts_pull_from_no_source(world: World) -> None:
 
 
 async def test_a_maintainer_does_not_take_a_dataset_over(world: World) -> None:
+    """Attack T-ACCOUNT-02: a maintainer who names their own account in a manifest, to own the dataset.
+
+    Defence: a change of the account needs the role owner.
+    """
     async with world.running("node", private=True) as node:
         asking = await settled(node)
         await asking.apply(ALICE, GRANT.format(name="g", who="bob", role="maintainer", what="hers"))
@@ -268,6 +282,10 @@ async def test_a_statement_ends_when_its_author_loses_the_object(world: World) -
 
 
 async def test_a_name_that_is_used_again_gives_nobody_what_its_former_bearer_had(world: World) -> None:
+    """Attack T-ACCOUNT-02: creating a dataset under a name that had roles, or waiting for the name to be reused.
+
+    Defence: references mean ids; statements of former owners end with their ownership.
+    """
     async with world.running("node", private=True) as node:
         asking = await settled(node)
         await node.apply(GRANT.format(name="g", who="bob", role="reader", what="theirs"))
@@ -278,6 +296,10 @@ async def test_a_name_that_is_used_again_gives_nobody_what_its_former_bearer_had
 
 
 async def test_r31_an_input_that_may_not_be_read_is_told_of_as_one_that_is_not_here(world: World) -> None:
+    """Attack T-ACCOUNT-01: deriving from an unreadable dataset, to read its rows.
+
+    Defence: inputs must be readable; others appear not to exist.
+    """
     derived = """$schema: Dataset
 headers: {{name: mine}}
 spec:
@@ -407,6 +429,11 @@ TELL_NOTHING = {"schemas.types", "schemas.explain", "schemas.schema", "declarati
 
 
 def test_each_operation_has_a_way_that_shows_what_others_get_of_it_or_is_the_owners() -> None:
+    """Attack T-ACCOUNT-02: using a new operation without access rules.
+
+    Defence: an operation declares which callers may use it, and without that it does not exist; a test requires a case
+    that shows what other callers get of it.
+    """
     every = operations().values()
     assert {each.function for each in every if each.operation.needs is Permission.BY_RULE} == RULES.keys()
     others = {each.name for each in every if not isinstance(each.operation.needs, Owner)}
@@ -428,7 +455,13 @@ def filled(said: Any, ref: str, did: str) -> Any:
 
 @pytest.mark.parametrize("uid", [ALICE, NOBODY])
 async def test_p12_what_may_not_be_read_answers_as_what_is_not_there(world: World, uid: int) -> None:
-    """Of one node, since a refused operation changes nothing of it."""
+    """Attack T-ACCOUNT-01: asking for a private dataset by name or did, by each path, GraphQL, SQL, search and card, to
+    learn that it exists.
+
+    Defence: the answer has the words for a missing dataset, after the same lookups.
+
+    Of one node, since a refused operation changes nothing of it.
+    """
     async with world.running("node", private=True) as node:
         asking = await settled(node)
         await node.apply("$schema: Flow\nheaders: {name: theirs}\n"
@@ -456,6 +489,10 @@ async def test_p12_what_may_not_be_read_answers_as_what_is_not_there(world: Worl
 
 @pytest.mark.parametrize("uid", [ALICE, NOBODY])
 async def test_p12_lists_are_those_of_a_node_without_what_may_not_be_read(world: World, uid: int) -> None:
+    """Attack T-ACCOUNT-01: comparing lists of datasets, resources and tasks, or their counts.
+
+    Defence: lists leave out unreadable items, and count only the shown ones.
+    """
     async with world.running("node", private=True) as node:
         asking = await settled(node)
         told = []
@@ -469,6 +506,11 @@ async def test_p12_lists_are_those_of_a_node_without_what_may_not_be_read(world:
 
 
 async def test_p12_a_watch_tells_of_what_may_be_read(world: World) -> None:
+    """Attack T-ACCOUNT-01: watching resources of others, or resources whose right was revoked since.
+
+    Defence: a watch checks each change; when the watcher's rights change it ends with `Reset`, and the client lists
+    again.
+    """
     async with world.running("node", private=True) as node:
         asking = await settled(node)
         heard: list[tuple[str, str]] = []
@@ -575,6 +617,11 @@ async def test_pages_are_filled_with_what_may_be_read_and_their_tokens_name_noth
 
 
 async def test_a_task_of_others_is_not_there(world: World) -> None:
+    """Attack T-ACCOUNT-01: asking for the task of another, which names datasets and rows.
+
+    Defence: tasks are found only by the account that started them, and by accounts that may read all datasets that they
+    name.
+    """
     async with world.running("node", private=True) as node:
         asking = await settled(node)
         ref = await (await asking.services(ALICE)).verification.verify("hers", wire.VerifyRequest())
@@ -591,6 +638,10 @@ async def test_a_task_of_others_is_not_there(world: World) -> None:
 
 
 async def test_what_is_open_to_callers_of_the_socket_is_not_given_to_peers(world: World) -> None:
+    """Attack T-PRIVATE-06: opening a dataset to local callers, so that peers get it.
+
+    Defence: `allowAnonymousRead` is for the socket; peers get published datasets, which the role owner publishes.
+    """
     text = """$schema: Relations
 headers: {name: open}
 spec: {attributes: [{object: "Dataset:theirs", name: allowAnonymousRead, value: true}]}
@@ -620,6 +671,11 @@ spec: {attributes: [{object: "Account:alice", name: admin, value: true}]}
 
 
 async def test_an_account_changes_no_account_not_even_its_own(world: World) -> None:
+    """Attack T-ACCOUNT-02: deleting the own account, the last that names a user, so that all users are the owner again;
+    or making it name the user of another.
+
+    Defence: only the node's owner changes accounts.
+    """
     async with world.running("node", private=True) as node:
         asking = Asking(node)
         await node.apply(ACCOUNT.format(name="alice", uid=ALICE))
@@ -647,7 +703,12 @@ async def test_an_account_that_has_something_is_not_deleted(world: World) -> Non
 
 
 async def test_an_answer_that_is_kept_is_of_who_asked(world: World) -> None:
-    """The same key and body, of another user: not their answer."""
+    """Attack T-ACCOUNT-01: sending the `Idempotency-Key` of another's request, to get the answer.
+
+    Defence: a key belongs to the user that sent it.
+
+    The same key and body, of another user: not their answer.
+    """
     async with world.running("node", private=True) as node:
         asking = await settled(node)
         asking.app = application(
@@ -678,6 +739,10 @@ spec: {email: lab@example.com, accountType: Organization}
 
 
 async def test_a_derived_dataset_stops_where_its_account_may_not_read_an_input(world: World) -> None:
+    """Attack T-ACCOUNT-02: continuing to derive, by hand or by a flow, after the right to read an input was revoked.
+
+    Defence: each pull of a derived dataset checks whether its account may read the inputs.
+    """
     async with world.running("node", private=True) as node:
         asking = await settled(node)
         await node.apply(GRANT.format(name="g", who="alice", role="reader", what="theirs"))
@@ -943,7 +1008,13 @@ spec: {relations: [{subject: "Account:bob", relation: member, object: "Account:l
 
 
 async def test_a_position_is_of_one_account_and_counts_nothing(world: World) -> None:
-    """Two versions tell whether they are the same and nothing else; those of others and made up ones are none."""
+    """Attack T-ACCOUNT-01: comparing versions of the log of resources, to learn that and how much others change.
+
+    Defence: an account gets the encrypted number of the last change that it may read; versions reveal only whether they
+    are equal, and those of other accounts are refused.
+
+    Two versions tell whether they are the same and nothing else; those of others and made up ones are none.
+    """
     async with world.running("node", private=True) as node:
         asking = await settled(node)
         await node.apply(GRANT.format(name="g", who="bob", role="reader", what="alice/hers"))
@@ -1079,7 +1150,14 @@ async def test_p04_a_list_and_its_watch_are_what_may_be_read_however_rights_chan
 
 
 async def test_nothing_is_told_of_what_may_no_longer_be_read(world: World) -> None:
-    """What is changed after the revocation is not told, though the watch was begun before."""
+    """Attack T-ACCOUNT-01: watching from before a revocation, or resuming from an earlier version, to get later
+    changes.
+
+    Defence: each change is checked by the present rights; a version from before the last change of rights is answered
+    with `Reset`.
+
+    What is changed after the revocation is not told, though the watch was begun before.
+    """
     async with world.running("node", private=True) as node:
         asking = await settled(node)
         await asking.apply(ALICE, GRANT.format(name="g", who="bob", role="reader", what="hers"))
@@ -1113,7 +1191,12 @@ async def alices(asking: Asking) -> Principal:
 
 
 async def test_who_is_another_now_is_told_nothing_more(world: World) -> None:
-    """The account names another user, is no administrator any more, or its token is revoked."""
+    """Attack T-ACCOUNT-01: keeping an answer open while losing the account, the token or the attribute admin.
+
+    Defence: the caller is checked again before each change is sent.
+
+    The account names another user, is no administrator any more, or its token is revoked.
+    """
     async with world.running("node", private=True) as node:
         asking = await settled(node)
         await node.apply(RULED.format(name="admins", object="Account:bob", rule="admin"))

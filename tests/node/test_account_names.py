@@ -39,7 +39,12 @@ spec:
 
 
 async def test_r11_r23_accounts_have_the_same_names_side_by_side_and_each_reads_its_own(world: World) -> None:
-    """Nothing of alice changes by what bob applies, labels or deletes under the same names."""
+    """Attack T-ACCOUNT-02: taking the name of another's resource, to change it or to get its secrets.
+
+    Defence: a name without an account is one of the account that asks or refers.
+
+    Nothing of alice changes by what bob applies, labels or deletes under the same names.
+    """
     async with world.running("node", private=True) as node:
         asking = await settled(node)
         for uid in (ALICE, BOB):
@@ -80,6 +85,10 @@ async def test_r11_r23_accounts_have_the_same_names_side_by_side_and_each_reads_
 
 
 async def test_deleting_one_by_its_id_deletes_none_of_the_same_name(world: World) -> None:
+    """Attack T-ACCOUNT-02: a resource of the same name as the one that is meant, to have the wrong one deleted.
+
+    Defence: what is deleted is found by its id.
+    """
     async with world.running("node", private=True) as node:
         asking = await settled(node)
         for uid in (ALICE, BOB):
@@ -137,7 +146,13 @@ async def test_a_flow_that_nothing_declares_is_named_with_its_account_where_seve
 
 
 async def test_p12_an_account_learns_nothing_of_a_name_that_others_have(world: World) -> None:
-    """Neither by taking it, in an apply or a rename, nor by asking for it with the account."""
+    """Attack T-ACCOUNT-02: asking for a name, or taking it, to learn what others have under it.
+
+    Defence: each account has names of its own: taking one succeeds whatever others have, for an apply and for a rename;
+    asking for `account/name` answers alike for what is hidden, what is missing and an account that is not here.
+
+    Neither by taking it, in an apply or a rename, nor by asking for it with the account.
+    """
     async with world.running("node", private=True) as node:
         asking = await settled(node)
         await asking.apply(BOB, DATASET.format(name="his", more=""), SET.format(value="v", more=""))
@@ -187,6 +202,11 @@ async def test_a_renamed_dataset_of_an_account_leaves_those_of_its_names_alone(w
 
 
 async def test_sources_of_a_dataset_read_the_sets_of_its_account(world: World) -> None:
+    """Attack T-ACCOUNT-02: a set of values of the same name as another's dataset, to give its sources values or to take
+    those.
+
+    Defence: the sources of a dataset read the sets of its account alone.
+    """
     sets = "$schema: VariableSet\nheaders: {{name: sales{more}}}\nspec: {{variables: {{who: {who}}}}}\n"
     async with world.running("node", private=True) as node:
         asking = await settled(node)

@@ -167,7 +167,14 @@ def state(shown: Any) -> Any:
 
 
 async def test_what_acts_for_others_is_not_changed_by_who_maintains_it(world: World) -> None:
-    """It would act with rights that who changed it has not."""
+    """Attack T-ACCOUNT-02: making a flow, task, projection, portal or webhook act with rights of the node or of another
+    account: on unreadable datasets, on the whole node, or by changing another's resource.
+
+    Defence: it acts with the rights of its account, checked at the apply and at each use; actions on the node are
+    refused; a role on it gives no right to change it.
+
+    It would act with rights that who changed it has not.
+    """
     grant = GRANT.replace("Dataset:{what}", "Flow:{what}")
 
     async def paused(name: str, uid: int = BOB) -> tuple[int, str]:
@@ -263,7 +270,12 @@ async def test_a_renamed_account_keeps_what_acts_for_it_and_one_with_such_is_not
 
 
 async def test_a_flow_calls_no_webhook_that_its_account_only_reads(world: World) -> None:
-    """The call is signed with the secret of the webhook, whatever its body is."""
+    """Attack T-ACCOUNT-02: a call with any body, signed with the secret of a webhook that one may read.
+
+    Defence: to call it needs the role editor.
+
+    The call is signed with the secret of the webhook, whatever its body is.
+    """
     secret = "$schema: SecretSet\nheaders: {name: hooks}\nspec: {secrets: {k: aaaaaaaaaaaaaaaaaaaaaaaaaaaaaa}}\n"
     hook = HOOK.format("hooks")
     async with world.running("node", private=True) as node:
@@ -394,6 +406,10 @@ async def test_a_portal_of_an_account_takes_what_that_may_read(world: World) -> 
 
 
 async def test_a_portal_that_may_not_write_its_dataset_any_more_stops_no_other(world: World) -> None:
+    """Attack T-ACCOUNT-02: a second Portal for the dataset of another, to stop the first.
+
+    Defence: one whose account may not write the dataset counts for nothing.
+    """
     async with world.running("node", private=True) as node:
         asking = await settled(node)
         world.write("node", "a.csv", *ROWS)
@@ -553,7 +569,13 @@ async def test_a_flow_ends_with_the_grant_and_begins_again_with_it(world: World)
 
 
 async def test_a_run_that_is_due_when_the_grant_is_gone_uses_nothing(world: World, monkeypatch: Any) -> None:
-    """Also before anybody has looked at the flow again."""
+    """Attack T-ACCOUNT-02: going on to use what was revoked: by a flow, a Source, a derived dataset or a webhook that
+    was applied before.
+
+    Defence: what is used is judged by the present rights of the account at each use.
+
+    Also before anybody has looked at the flow again.
+    """
     async with world.running("node", private=True) as node:
         await settled(node)
         await node.apply(GRANT.format(name="g", who="bob", role="editor", what="theirs"))

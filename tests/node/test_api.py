@@ -140,7 +140,12 @@ def _responding(app: Any) -> Iterator[ConnectionHandler]:
 async def test_a_node_answers_random_requests_as_the_document_says(
     world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A fault of the daemon's own, an undeclared status, type or shape fails; what breaks rules may be refused."""
+    """Attack T-BYTES-01: a malformed or invented request to the control API.
+
+    Defence: undeclared requests are refused; answers conform to the OpenAPI document.
+
+    A fault of the daemon's own, an undeclared status, type or shape fails; what breaks rules may be refused.
+    """
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")  # a relative path that is made up names nothing of the source tree
     async with world.running("alice") as alice:

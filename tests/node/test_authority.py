@@ -133,6 +133,10 @@ async def test_verdicts_outlive_an_epoch_without_a_run(world: World) -> None:
 
 
 async def test_without_the_offline_key_nothing_changes(world: World) -> None:
+    """Attack T-HEAD-05: a node that is broken into, without the offline key.
+
+    Defence: only roots change the writers and the epoch.
+    """
     async with world.running("alice") as alice:
         await published(world, alice)
         seed = await go_offline(alice, "cities")
@@ -152,7 +156,13 @@ async def test_without_the_offline_key_nothing_changes(world: World) -> None:
 
 
 async def test_stolen_writer_closed_out(world: World) -> None:
-    """The node's key is stolen: a new node mirrors, and one command with the offline key shuts the thief out."""
+    """Attack T-HEAD-05: a stolen node key, and a fast-forward with it.
+
+    Defence: one signature of the offline key removes the writer and opens an epoch, which outranks all that the stolen
+    key signs.
+
+    The node's key is stolen: a new node mirrors, and one command with the offline key shuts the thief out.
+    """
     async with world.running("carol") as carol:
         async with world.running("alice") as alice:
             cities = await published(world, alice)
@@ -245,7 +255,13 @@ async def test_a_later_head_of_ours_seen_at_a_peer_stops_signing(world: World) -
 
 
 async def test_a_restored_backup_is_not_rotated_as_if_it_were_all(world: World) -> None:
-    """The epoch would say that history ended where the backup was made; a recovery says that something is given up."""
+    """Attack T-HEAD-03: a key rotation with a false end of the former history.
+
+    Defence: a node whose state is older than its signing journal rotates no key; an owner that lost newer blocks for
+    good declares `recovery`.
+
+    The epoch would say that history ended where the backup was made; a recovery says that something is given up.
+    """
     state = world.folder / "alice" / "state"
     async with world.running("alice") as alice:
         cities = await published(world, alice)
@@ -268,7 +284,12 @@ async def test_a_restored_backup_is_not_rotated_as_if_it_were_all(world: World) 
 
 
 async def test_an_authority_speaks_of_one_seed(world: World) -> None:
-    """Neither a draft that was altered nor another chain of the same key passes for the dataset."""
+    """Attack T-HEAD-05: an authority grafted onto another chain of the same key.
+
+    Defence: it names its Seed block, which must be that of the chain.
+
+    Neither a draft that was altered nor another chain of the same key passes for the dataset.
+    """
     async with world.running("alice") as alice:
         cities = await published(world, alice)
         more = wire.AuthorityDraftRequest(action="add-writer", key=alice.key)
@@ -410,7 +431,14 @@ async def quick(node: Node) -> dict[str, wire.Probe]:
 
 @pytest.mark.slow
 async def test_a_lost_journal_asks_first(world: World) -> None:
-    """Three that are listed are enough; then what they know keeps the key from contradicting itself."""
+    """Attack T-KEY-01: rollback of the own state with the signing journal lost too.
+
+    Defence: a key without its journal signs nothing until listed groups report its earlier signatures, or the operator
+    runs `odfctl trust sign`, with `--alone` if no group answers. Not prevented: a copy of the whole state directory
+    with its journals, restored while no group can be asked.
+
+    Three that are listed are enough; then what they know keeps the key from contradicting itself.
+    """
     mirrors = ("bob", "carol", "dave")
     cities, before, after = await restored(world, mirrors)
     async with AsyncExitStack() as stack:

@@ -212,7 +212,12 @@ def test_a_full_disk_is_told_apart_from_a_forbidden_one(tmp_path: Path) -> None:
 
 
 async def test_a_restored_node_has_no_tokens(world: World, tmp_path: Path) -> None:
-    """Who restores a backup does not bring back a token that was revoked after it."""
+    """Attack T-HTTP-02: a revoked token, and a restored backup from before the revocation.
+
+    Defence: tokens are not restored.
+
+    Who restores a backup does not bring back a token that was revoked after it.
+    """
     async with world.running("alice") as alice:
         await filled(world, alice)
         token, grant = alice.parts.tokens.make("id", Role.OWNER, "", Instant(2**62))

@@ -123,7 +123,13 @@ async def test_what_is_published_is_found_read_mirrored_and_taken_back(world: Wo
 
 
 async def test_a_withdrawal_reaches_those_who_come_later(world: World) -> None:
-    """The dataset is private again, and yet whoever heard of it before is told."""
+    """Attack T-PRIVATE-02: inferring from a node's statements which datasets it withdrew.
+
+    Defence: a signed withdrawal is sent only to nodes that had the dataset's statements or ask by its id; nothing is
+    sent about datasets that were never published.
+
+    The dataset is private again, and yet whoever heard of it before is told.
+    """
     async with world.running("alice", private=True) as alice, world.running("bob") as bob:
         await alice.apply(ABOUT)
         world.write("alice", "cities.csv", "2024-01-01T00:00:00Z,Graz,300000")
@@ -157,7 +163,12 @@ async def test_another_name_is_told_and_deletion_takes_back(world: World) -> Non
 
 
 async def test_peers_of_one_block_of_addresses_raise_no_rank(world: World) -> None:
-    """One operator may hold all of a block: what is served from more of them comes first, however many peers."""
+    """Attack T-CARD-02: many peers of one operator that say they serve a dataset, to raise its rank.
+
+    Defence: peers of one subnet (/16 of IPv4, /32 of IPv6) count once, and a dataset's trust counts before them.
+
+    One operator may hold all of a block: what is served from more of them comes first, however many peers.
+    """
     async with world.running("alice", private=True) as alice, world.running("bob") as bob:
         names = ("crowded", "spread")
         for name in names:
@@ -265,6 +276,12 @@ async def own_card(node: Node) -> wire.CardView:
 
 
 async def test_rows_are_shown_on_purpose_replaced_and_taken_back(world: World) -> None:
+    """Attack T-PRIVATE-06: reading on a card what its publisher did not mean to show: rows that the publisher did not
+    choose, rows that a portal withholds, or rows that were retracted.
+
+    Defence: a card has no row without the operator's decision, which ends when the dataset is private; rows are of the
+    published chain alone, without corrected and retracted ones.
+    """
     async with world.running("alice", private=True) as alice, world.running("bob") as bob:
         await alice.apply(ROOT)
         world.write("alice", "1.csv", row(1, "Graz", 300), row(2, "Linz", 200), row(3, "", 5))
@@ -323,7 +340,13 @@ async def test_a_row_that_was_corrected_or_taken_back_is_not_shown(world: World)
 
 
 async def test_values_that_steer_a_terminal_or_are_too_long_are_safe_to_look_at(world: World) -> None:
-    """What was left out for want of room is counted, and what is shown is cut and harmless."""
+    """Attack T-CARD-03: rows on a card that steer a terminal or a page, or are made to fill memory.
+
+    Defence: at most 20 rows of 64 columns and 64 characters within the card's 8 KiB, parsed under these limits; each
+    value is shown as one line of harmless text.
+
+    What was left out for want of room is counted, and what is shown is cut and harmless.
+    """
     async with world.running("alice", private=True) as alice:
         await alice.apply(ROOT)
         long = [row(1, f"{place:02}" + "\N{EARTH GLOBE EUROPE-AFRICA}" * 300, place) for place in range(40)]
@@ -444,6 +467,11 @@ async def test_words_are_said_on_purpose_found_and_taken_back(world: World) -> N
 
 
 async def test_words_on_a_card_show_a_dataset_to_nobody_else(world: World) -> None:
+    """Attack T-PRIVATE-03: words on the card of a dataset that is published in one network, which would publish it
+    everywhere.
+
+    Defence: a card changes nothing about the networks of its dataset.
+    """
     async with world.running("alice", private=True) as alice:
         await alice.apply(ROOT)
         here = "wires"
@@ -623,6 +651,10 @@ async def test_a_dataset_shows_the_node_that_signed_to_publish_it(world: World) 
 
 
 async def test_a_second_node_of_a_name_that_looks_the_same_is_told_apart_by_id(world: World) -> None:
+    """Attack T-CARD-02: a node with another's name, or with a name that looks the same in any script.
+
+    Defence: both are shown as alike, with ids, and this node's own name counts too; commands take ids only.
+    """
     async with (
         world.running("alice", **named("Graz")) as alice,
         world.running("mallory", **named("Gr\u0430z")) as mallory,
@@ -665,7 +697,13 @@ def _heads(node: Node) -> list[bytes]:
 
 
 async def test_a_card_that_was_heard_in_one_network_is_told_in_no_other(world: World) -> None:
-    """A node in two networks tells its own card in both, and a stranger's where it came from."""
+    """Attack T-PRIVATE-03: learning from a card heard in one network that its node is a member of it, in another
+    network.
+
+    Defence: it is passed on in the networks where it was heard.
+
+    A node in two networks tells its own card in both, and a stranger's where it came from.
+    """
     async with (
         world.running("alice", private=True, **named("Graz")) as alice,
         world.running("bob", **named("Wien")) as bob,

@@ -27,7 +27,12 @@ async def grown(world: World, node: Node, number: int) -> Any:
 
 
 async def test_a_clock_an_hour_ahead_delays_and_nothing_more(world: World) -> None:
-    """Its heads are taken when their time has come for others, and whoever passes them on is not to blame."""
+    """Attack T-HEAD-01: a clock an hour ahead.
+
+    Defence: its heads wait until their time; no peer is penalised.
+
+    Its heads are taken when their time has come for others, and whoever passes them on is not to blame.
+    """
     slow, fast = world.clock, Ticking(Instant(world.clock.instant + HOUR))
     world.clock = fast
     async with world.running("alice") as alice:
@@ -47,7 +52,12 @@ async def test_a_clock_an_hour_ahead_delays_and_nothing_more(world: World) -> No
 
 @pytest.mark.parametrize("jump", [-HOUR, -instant.SECOND, YEAR])
 async def test_time_that_jumps_loses_nothing(world: World, jump: int) -> None:
-    """The publisher's, in the middle of its life; another's too, and over a restart."""
+    """Attack T-HEAD-01: a clock that jumps.
+
+    Defence: order is by size and epoch, waiting by a monotonic clock: stored data stays, transfers continue.
+
+    The publisher's, in the middle of its life; another's too, and over a restart.
+    """
     async with world.running("alice") as alice:
         await alice.apply(ROOT)
         assert (await grown(world, alice, 0)).outcome == "updated"
@@ -96,7 +106,12 @@ async def test_a_clock_that_was_years_ahead_freezes_nothing(world: World) -> Non
 
 
 async def test_what_was_signed_ahead_of_this_clock_is_not_fresh_and_is_told(world: World) -> None:
-    """A clock that was a year ahead when the node began: the ingest says so at once, and later all that shows trust."""
+    """Attack T-HEAD-01: a head signed ahead of the clock, received or made while this node's clock was ahead too.
+
+    Defence: it is not `fresh` until its time has come; the owner signs another at once.
+
+    A clock that was a year ahead when the node began: the ingest says so at once, and later all that shows trust.
+    """
     async with world.running("alice") as alice:
         await alice.apply(ROOT)
         assert (await grown(world, alice, 0)).message == ""

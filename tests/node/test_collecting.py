@@ -306,7 +306,12 @@ async def test_a_held_mirror_lets_go_of_no_data(world: World) -> None:
 
 
 async def test_an_owned_hold_lasts_and_fences_off_earlier_processes(world: World) -> None:
-    """Over restarts and any time; the newest process moves it forward, and is the only one."""
+    """Attack T-REPO-02: a pipeline process that was believed dead and releases what its successor reads.
+
+    Defence: an owned hold has a fence, which grows with each process that takes it.
+
+    Over restarts and any time; the newest process moves it forward, and is the only one.
+    """
     async with world.running("alice") as alice:
         await cities(world, alice)
         first = await take(alice, "cities", owner="pipeline")

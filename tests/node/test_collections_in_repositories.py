@@ -200,6 +200,11 @@ async def test_an_export_of_all_shards_is_what_a_repository_has(world: World, tm
 
 
 async def test_a_shard_that_is_missing_stale_or_foreign_is_refused_by_name(world: World, tmp_path: Path) -> None:
+    """Attack T-HEAD-04: a repository that lacks a shard, keeps an old one, or puts in one of another collection.
+
+    Defence: the signed card and heads in one file say which shards belong together and how far; a shard that does not
+    fit is refused by its id before anything is read or taken in.
+    """
     store = tmp_path / "archive"
     store.mkdir()
     async with world.running("alice") as alice, world.running("bob") as bob:

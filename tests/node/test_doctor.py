@@ -326,6 +326,10 @@ async def test_a_key_that_is_another_one(world: World) -> None:
 
 @pytest.mark.slow
 async def test_a_journal_with_a_flipped_bit_signs_nothing(world: World) -> None:
+    """Attack T-KEY-01: a damaged key or journal.
+
+    Defence: a key file names its public key, journal lines have a checksum: nothing is signed after a mismatch.
+    """
     async with world.running("alice") as alice:
         await alice.apply(ROOT)
         path = alice.home.directory / "keys" / f"{alice.dataset('cities').multibase}.journal"
@@ -636,7 +640,14 @@ spec:
 async def test_r54_a_deleted_volume_gives_its_place_back_whatever_comes_between(
     world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_killed: bool
 ) -> None:
-    """Killed before it is tried, or with its disk away: the next start goes on, and another volume begins there."""
+    """Attack T-DISK-02: a kill, or a disk that is away, after a resource was deleted and before its effects are undone:
+    the mark of a volume would stay for ever.
+
+    Defence: the transaction that deletes it writes a row, which is worked off until nothing is left, also after a
+    start; `odfctl doctor` names it.
+
+    Killed before it is tried, or with its disk away: the next start goes on, and another volume begins there.
+    """
     cellar, tries = tmp_path / "cellar", []
 
     def away(_: VolumeFolder, volume: str) -> None:

@@ -196,6 +196,12 @@ async def proven(node: Node) -> wire.ProofReport:
 
 
 async def test_an_engine_that_was_replaced_appends_nothing_until_it_is_proven(world: World) -> None:
+    """Attack T-VERDICT-03: an upgrade after which a chain would continue under the pin of an engine that no longer
+    runs.
+
+    Defence: the pin and the engine are compared where a transaction is executed; nothing runs until the operator has
+    the new engine proven.
+    """
     async with world.running("alice") as alice:
         await made(world, alice)
         size, runs, alice.engine.digest = alice.size("towns"), alice.engine.transforms, NEW
@@ -327,6 +333,11 @@ async def test_a_root_is_read_by_the_engine_that_its_preprocess_pins(tmp_path: A
 
 @pytest.mark.slow
 async def test_a_lie_under_a_made_up_pin_counts_for_nothing_and_is_named_where_it_is_used(world: World) -> None:
+    """Attack T-VERDICT-03: a made-up pin, so that validators cannot refute a false result.
+
+    Defence: the answer of another engine than the pinned one is no verdict, for `reproduced` as for `attested:K`; under
+    `data` each answer, tail and pull that reads such blocks names them.
+    """
     async with world.running("alice") as alice, world.running("bob", ATTESTS) as bob:
         alice.engine.wrong = partial(add_to_first, "population", 1000)
         await made(world, alice, MADE_UP)
@@ -391,7 +402,14 @@ async def test_equal_rows_of_another_engine_attest_nothing_until_the_pinned_one_
 async def test_a_validator_that_calls_its_engine_the_pinned_one_counts_for_nothing(
     world: World, monkeypatch: pytest.MonkeyPatch, wrong: bool
 ) -> None:
-    """It signs its own digest, which the chain does not pin, and ``pinned``."""
+    """Attack T-VERDICT-03: a validator that calls another engine the pinned one, to affirm or accuse what it could not
+    run.
+
+    Defence: the digest that it signed is compared with the pin of each block; a different one is no verdict, and is
+    reported as `engine-not-pinned`.
+
+    It signs its own digest, which the chain does not pin, and ``pinned``.
+    """
 
     def lying(by: EngineInUse) -> EngineUsed:
         return msgspec.structs.replace(honest(by), pinned=True)
@@ -585,6 +603,11 @@ def test_sources_see_the_variables_that_the_settings_name_and_no_other(tmp_path:
 
 
 def test_a_node_hands_its_environment_to_no_source(world: World, monkeypatch: Any) -> None:
+    """Attack T-SOURCE-01: a manifest that sends the daemon's tokens to its server.
+
+    Defence: a template sees only the variables in `[ingest] variables`, a `Pipe` nothing of the environment beyond
+    them.
+    """
     monkeypatch.setenv("SOME_TOKEN", "hush")
     assert world.node("alice").parts.ingest_deps.settings.variables == {}
 

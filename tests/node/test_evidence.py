@@ -117,6 +117,12 @@ async def test_large_objects_come_too(world: World, monkeypatch: Any) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("packed", [0, limits.MAX_PACKED])
 async def test_bytes_that_are_not_the_evidence_never_stay(world: World, monkeypatch: Any, packed: int) -> None:
+    """Attack T-VERDICT-06: false or altered evidence from a peer.
+
+    Defence: it is fetched when the operator asks or a listed validator names it; its id is the manifest's hash, each
+    object has its own, the head must have a writer's signature; sizes, disk and time are bounded, and failed evidence
+    is deleted.
+    """
     monkeypatch.setattr(evidence, "MAX_PACKED", packed)
     async with accused(world) as (bob, carol, name):
         bob.member.lies.object = lambda data: data[:-1] + bytes([data[-1] ^ 1])
@@ -231,6 +237,11 @@ async def taken(node: Node, name: str) -> None:
 
 
 async def test_an_answer_is_proven_and_rechecked(world: World, tmp_path: Path, capfd: Any) -> None:
+    """Attack T-QUERY-05: a forged answer: other rows, or another query, in a node's name.
+
+    Defence: a statement is signed over query, blocks and the hash of the rows; with the data, anybody can repeat the
+    query.
+    """
     file = tmp_path / "answer.json"
     async with world.running("alice") as alice, world.running("bob") as bob:
         await taken(alice, "airlines")
@@ -412,7 +423,13 @@ async def test_rows_without_key_that_another_wrote_are_no_difference(
 
 @pytest.mark.slow
 async def test_what_is_not_at_the_source_is_not_relied_on(open_world: Any, page: Any) -> None:
-    """The source says otherwise: nobody is accused, and who asks for an observation stops below that block."""
+    """Attack T-VERDICT-04: rows that the declared source never served.
+
+    Defence: other nodes fetch the source within a day; `observed:K` counts groups that read the same rows; no key is
+    accused.
+
+    The source says otherwise: nobody is accused, and who asks for an observation stops below that block.
+    """
     world = open_world
     async with world.running("alice") as alice:
         await alice.apply(FROM_URL.format(name="cities", url=page.url))
@@ -451,7 +468,12 @@ async def test_a_source_that_is_gone_is_asked_again(open_world: Any, page: Any) 
 
 
 async def test_a_stranger_sends_nobody_into_his_own_house(world: World, page: Any) -> None:
-    """A source on the loopback is never asked by an observer, whoever declared it."""
+    """Attack T-SOURCE-05: a source that names the observer's own network.
+
+    Defence: addresses are checked before each dial, after redirects too; no credentials, no proxy, 256 MiB.
+
+    A source on the loopback is never asked by an observer, whoever declared it.
+    """
     async with world.running("alice") as alice, world.running("bob", OBSERVES) as bob:
         cities = await published(world, page, alice)
         fetched = page.asked

@@ -194,6 +194,11 @@ async def idle(node: Node) -> None:
 async def test_an_answer_comes_again_at_the_same_cut_and_ends_when_nobody_wants_it(
     world: World, tmp_path: Path
 ) -> None:
+    """Attack T-QUERY-04: clients of Flight that begin answers and leave them, or disconnect while a query runs.
+
+    Defence: two answers wait, for ten seconds; disconnected clients are detected twice a second, and the query's
+    process ends.
+    """
     async with world.running("alice", private=True, flight=door(tmp_path)) as alice:
         await filled(world, alice)
         client = client_of(alice)
@@ -241,6 +246,10 @@ async def test_an_answer_comes_again_at_the_same_cut_and_ends_when_nobody_wants_
 async def test_an_answer_that_is_cut_off_never_looks_like_one_with_fewer_rows(
     gone: str, world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Attack T-QUERY-05: an answer over Flight whose query, or process, ends amid its rows.
+
+    Defence: rows are complete only with the end marker and the count from the node.
+    """
     asked_of: list[QueryProcess] = []
     execute = QueryProcess.execute
 
@@ -278,6 +287,12 @@ async def test_a_fault_amid_rows_is_told_in_words(world: World, tmp_path: Path) 
 
 
 async def test_private_datasets_are_not_there_without_a_token_of_flight(world: World, tmp_path: Path) -> None:
+    """Attack T-PRIVATE-01: a client of Flight that asks for private data, without a token, with another's statement or
+    ticket.
+
+    Defence: the token identifies the caller, the same predicate decides what it reads; statements belong to the caller
+    that prepared them.
+    """
     async with world.running("alice", private=True, flight=door(tmp_path)) as alice:
         await filled(world, alice)
         anybody, owner = client_of(alice), client_of(alice, TOKEN)
@@ -309,6 +324,10 @@ async def test_private_datasets_are_not_there_without_a_token_of_flight(world: W
 
 
 async def test_a_process_of_flight_that_dies_is_started_again(world: World, tmp_path: Path) -> None:
+    """Attack T-BYTES-01: bytes that end the gRPC process.
+
+    Defence: its only state is its clients' connections, and it is restarted.
+    """
     async with world.running("alice", private=True, flight=door(tmp_path)) as alice:
         await filled(world, alice)
         server = alice.parts.doors["flight"]

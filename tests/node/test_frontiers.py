@@ -94,7 +94,12 @@ def at(upper: str | None) -> int:
 
 
 async def test_the_frontier_moves_when_it_is_asked_for_and_adds_no_block(world: World) -> None:
-    """No block, and of a private dataset no signature; the next block is not before it, whatever the clock says."""
+    """Attack T-HEAD-01: a clock that goes back behind times that were promised complete.
+
+    Defence: later blocks get a later time; the store refuses others.
+
+    No block, and of a private dataset no signature; the next block is not before it, whatever the clock says.
+    """
     async with world.running("alice") as alice:
         await alice.apply(ROOT)
         await alice.unpublish("cities")
@@ -165,6 +170,10 @@ async def test_a_promise_while_rows_are_computed_makes_the_pull_plan_again(
 
 
 async def test_only_who_alone_may_write_promises(world: World) -> None:
+    """Attack T-HEAD-01: a node that promises times of a dataset with several writers.
+
+    Defence: refused unless the node holds the keys of all writers.
+    """
     world.write("alice", "a.csv", "2024-01-01T00:00:00Z,Graz,1")
     async with world.running("alice") as alice, world.running("bob") as bob:
         await alice.apply(ROOT)
@@ -178,7 +187,12 @@ async def test_only_who_alone_may_write_promises(world: World) -> None:
 
 
 async def test_a_promise_of_a_wrong_clock_is_not_made_and_not_followed(world: World) -> None:
-    """What a clock that is days ahead would promise could not be taken back; where it was, nothing is written."""
+    """Attack T-HEAD-01: a promise by a clock that is far ahead.
+
+    Defence: refused if the error is detected; otherwise the promise holds, and blocks are refused until its time.
+
+    What a clock that is days ahead would promise could not be taken back; where it was, nothing is written.
+    """
     async with world.running("alice") as alice:
         await alice.apply(ROOT)
         before = await seen(alice, "cities")
@@ -285,7 +299,12 @@ async def test_what_is_private_is_signed_when_it_is_published(world: World) -> N
 
 
 async def test_an_older_state_contradicts_no_signed_frontier(world: World) -> None:
-    """Neither by a block nor by a head; to promise more makes it whole."""
+    """Attack T-HEAD-01: a signed frontier that goes back, by an old head or an older state.
+
+    Defence: of one history the later upper counts; the journal lets no key sign a smaller one, nor a block before it.
+
+    Neither by a block nor by a head; to promise more makes it whole.
+    """
     async with world.running("alice") as alice:
         await alice.apply(ROOT)
         world.clock.instant += 60 * SECOND
@@ -317,7 +336,13 @@ async def test_lost_journals_get_frontiers_back_from_statements(world: World) ->
 
 
 async def test_a_publisher_that_breaks_its_promise_is_refused(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A block of a time that was signed as complete: whoever saw the promise takes it not, and says so."""
+    """Attack T-HEAD-01: a publisher adds a block of a time that its head had called complete.
+
+    Defence: a mirror that has the blocks of that head refuses it, says so, and keeps what it has; both heads stay in
+    the ledger.
+
+    A block of a time that was signed as complete: whoever saw the promise takes it not, and says so.
+    """
     world.write("alice", "a.csv", "2024-01-01T00:00:00Z,Graz,1")
     async with world.running("alice") as alice, world.running("bob") as bob, world.running("carol") as carol:
         await alice.apply(ROOT)

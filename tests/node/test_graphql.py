@@ -175,7 +175,13 @@ HOSTILE = [
 
 @pytest.mark.parametrize("query", HOSTILE, ids=range(len(HOSTILE)))
 async def test_r60_a_query_that_asks_too_much_is_refused_before_anything_is_asked(query: str) -> None:
-    """The services are none: whatever is asked of them fails otherwise."""
+    """Attack T-BYTES-01: a GraphQL query that is deep, doubles itself by fragments, or asks for pages within pages.
+
+    Defence: tokens, depth, aliases and values are counted before validation, each fragment once; no operation is
+    called.
+
+    The services are none: whatever is asked of them fails otherwise.
+    """
     status, told = await call(SimpleNamespace(), "POST", "/graphql", {"query": query})
     assert status == 400
     assert "data" not in told
@@ -186,6 +192,11 @@ async def test_r60_a_query_that_asks_too_much_is_refused_before_anything_is_aske
 
 
 async def test_r60_a_query_ends_with_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Attack T-BYTES-01: a GraphQL query that does not end.
+
+    Defence: a limit of one minute, in one of four threads of its own.
+    """
+
     async def get(_: str, __: str) -> None:
         await trio.sleep_forever()
 
@@ -297,7 +308,12 @@ async def test_r60_what_is_wrong_with_a_stream_is_an_event_of_it(world: World) -
 
 
 async def test_r60_only_so_many_watch(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By whatever way; one that ended leaves its place to another."""
+    """Attack T-HTTP-01: watches of resources, by paths or by GraphQL, that occupy all connections.
+
+    Defence: at most 128 are open at once, half of the connections of the control socket; more are refused with 429.
+
+    By whatever way; one that ended leaves its place to another.
+    """
     monkeypatch.setattr("odfd.services.resources.watches.WATCHES", 1)
     async with world.running("alice") as alice:
         for _ in range(3):

@@ -264,6 +264,11 @@ async def test_what_is_there_and_cannot_be_kept_is_told(world: World, daemons: A
 async def test_a_kubo_that_lies_achieves_nothing(
     world: World, daemons: Any, monkeypatch: Any, part: str, few: int
 ) -> None:
+    """Attack T-REPO-01: an IPFS daemon or gateway that returns false data.
+
+    Defence: its bytes are hashed, checked and proven by the signed tree like bytes from a peer; an IPNS record counts
+    only with the dataset's signature.
+    """
     monkeypatch.setattr(IpfsTransport, "few", few)
     async with world.running("alice", ipfs=daemons[0]) as alice:
         cities = await made(world, alice, files=2)

@@ -129,7 +129,13 @@ async def test_a_change_of_mind_fetches_what_was_let_go(world: World) -> None:
 
 @pytest.mark.slow
 async def test_reach_says_what_was_looked_at_and_no_more(world: World) -> None:
-    """What was here and true is relied on after it is let go; what never was here is not, unless policy asks less."""
+    """Attack T-PEER-07: a mirror of the newest data that claims to hold the rest.
+
+    Defence: `data` covers the data that was checked here, `odfctl verify` counts the data that is not kept; only stored
+    data is served.
+
+    What was here and true is relied on after it is let go; what never was here is not, unless policy asks less.
+    """
     async with world.running("alice") as alice, world.running("bob") as bob, world.running("carol") as carol:
         cities = await publish_days(world, alice, 4)
         await bob.mirror(cities, "theirs")
@@ -415,6 +421,10 @@ def limited(count: int) -> Any:
 
 @pytest.mark.slow
 async def test_exactly_the_quota_fits_and_a_byte_less_does_not_begin(world: World) -> None:
+    """Attack T-PEER-08: datasets that grow until the disk is full.
+
+    Defence: `limits.mirror-bytes` and the disk's reserve are checked before a byte is requested.
+    """
     async with world.running("alice") as alice:
         cities = await publish_slices(world, alice, 3)
         exact, room = sum(sizes(alice, "cities")), cost(alice, "cities")
@@ -446,7 +456,14 @@ LONG = "x" * 100_000
 
 @pytest.mark.parametrize("want", ["data", "chain"])
 async def test_a_chain_of_large_blocks_ends_at_the_quota(world: World, want: str) -> None:
-    """Blocks are written by whoever signs them, and may have 16 MiB each; there were as many as the publisher liked."""
+    """Attack T-PEER-08: a chain of large blocks, staged blocks of a web site, a million tiny objects, under a quota of
+    data.
+
+    Defence: everything that a mirror writes is counted, with the overhead of tables and files, before it is written; a
+    transfer stops when there is no room.
+
+    Blocks are written by whoever signs them, and may have 16 MiB each; there were as many as the publisher liked.
+    """
     async with world.running("alice") as alice:
         cities = await grown(world, alice, 30)
         async with world.running("bob", **limited(1_000_000)) as bob:

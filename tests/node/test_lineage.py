@@ -189,7 +189,13 @@ async def test_a_column_is_asked_of_the_first_record_alone(world: World) -> None
 
 
 async def test_a_strangers_checkpoint_hides_no_block(world: World, monkeypatch: Any) -> None:
-    """Ours says which blocks still matter; the last one is given besides, for its watermark."""
+    """Attack T-VERDICT-03: a checkpoint that hides the origin of a record.
+
+    Defence: for datasets of others the engine gets every block, whatever their checkpoints say; a record that it does
+    not reproduce is not explained.
+
+    Ours says which blocks still matter; the last one is given besides, for its watermark.
+    """
     async with world.running("alice") as alice:
         await filled(world, alice)
         world.write("alice", "c.csv", "2024-01-04T00:00:00Z,Enns,12000")

@@ -109,6 +109,10 @@ async def test_a_damaged_block_of_a_mirror_is_fetched_anew(world: World, number:
 
 
 async def test_an_owner_is_mended_by_its_mirror(world: World) -> None:
+    """Attack T-DISK-01: blocks lost by a mirror, or by their owner.
+
+    Defence: bytes of the right hash from any holder, if the tree then equals the checked one.
+    """
     async with world.running("alice") as alice, world.running("bob") as bob:
         cities = await published(world, alice)
         await bob.mirror(cities, "theirs")
@@ -193,6 +197,10 @@ async def heard_damage(node: Node) -> str:
 
 
 async def test_a_damaged_block_never_leaves(world: World) -> None:
+    """Attack T-DISK-01: a damaged block, sent to a peer.
+
+    Defence: each block is hashed when it is sent; a damaged one is not sent, the blocks before it are.
+    """
     async with world.running("alice") as alice:
         cities = await published(world, alice)
         flip_block(alice, cities, 2)
@@ -208,6 +216,10 @@ async def test_a_damaged_block_never_leaves(world: World) -> None:
 
 
 async def test_blocks_out_of_place_and_hashes_that_are_not_theirs_never_leave(world: World) -> None:
+    """Attack T-DISK-01: a proof over a damaged hash.
+
+    Defence: the tree must equal the one that was checked.
+    """
     async with world.running("alice") as alice:
         cities = await published(world, alice)
         library = alice.parts.library
@@ -241,6 +253,10 @@ def rot(path: Path, at: int) -> None:
 
 
 async def test_rot_below_a_file_that_was_given_before_never_leaves(world: World) -> None:
+    """Attack T-DISK-01: a damaged object, sent to a peer.
+
+    Defence: each byte is hashed when it is sent; a damaged object counts as missing for others, and is recorded.
+    """
     async with world.running("alice") as alice:
         await published(world, alice, *BIG)
         path = large_file(alice)
@@ -828,6 +844,10 @@ def outcomes(seeds: range, name: str, only: str, truth: Truth, folder: Path) -> 
 @pytest.mark.slow
 @pytest.mark.parametrize("batch", range(4))
 def test_every_flip_is_found_or_harmless(batch: int, truth: Truth, tmp_path: Path) -> None:
+    """Attack T-DISK-01: a flipped bit anywhere in the state directory.
+
+    Defence: data is hashed, linked or sealed, or SQLite's own checks detect it.
+    """
     ends: Counter[str] = Counter()
     for half, name in enumerate(("alice", "bob")):
         ends += outcomes(range(batch + 4 * half, FLIPS, 8), name, "", truth, tmp_path)
@@ -837,6 +857,13 @@ def test_every_flip_is_found_or_harmless(batch: int, truth: Truth, tmp_path: Pat
 @pytest.mark.slow
 @pytest.mark.parametrize("batch", range(2))
 def test_a_flip_in_the_log_of_a_killed_node_is_told(batch: int, truth: Truth, tmp_path: Path) -> None:
-    """SQLite believes its log up to there and is silent about the rest: an older state is not taken for the newest."""
+    """Attack T-DISK-01: a flipped bit in the write-ahead log of a killed node, after which SQLite silently ignores the
+    rest.
+
+    Defence: headers of the log's pages state how many pages were committed; if fewer were recovered, the start and
+    `odfctl doctor` report it; the journal prevents signatures over the older state.
+
+    SQLite believes its log up to there and is silent about the rest: an older state is not taken for the newest.
+    """
     ends = outcomes(range(batch, max(2, FLIPS // 4), 2), KILLED, "odfd.sqlite-wal", truth, tmp_path)
     assert ends["found"] > sum(ends.values()) / 3, ends

@@ -105,7 +105,12 @@ async def test_ready_says_what_is_wrong(world: World) -> None:
 
 @pytest.mark.parametrize("host", ["rebound.example", "127.0.0.1.example", "192.0.2.1:80"])
 async def test_a_page_of_a_stranger_reads_nothing(world: World, host: str) -> None:
-    """A browser that resolves the stranger's name to this machine names the stranger."""
+    """Attack T-HTTP-03: a web page whose name resolves to this machine, to read the node's metrics.
+
+    Defence: a request to `/metrics` under a host name other than this machine's is refused.
+
+    A browser that resolves the stranger's name to this machine names the stranger.
+    """
     async with world.running("alice", metrics=LISTEN) as alice:
         status, text = await asked(alice, "/metrics", host)
         assert status == 403
@@ -174,6 +179,13 @@ def words(span: Any) -> dict[str, Any]:
 
 @pytest.mark.slow
 async def test_pulls_syncs_and_validations_are_traced_and_name_nothing(world: World) -> None:
+    """Attack T-PRIVATE-02: reading traces in transit, or at the collector, for names, rows, queries, or the existence
+    of a private dataset.
+
+    Defence: names of spans and attributes are two lists in the code; of a fault only the rule is sent; the node's own
+    log has names beside the trace's id; TLS is required beyond this machine. The collector that the owner names learns
+    times and counts of work.
+    """
     with collecting() as collector:
         async with (
             traced(collector.url, NodeMeter()),

@@ -192,7 +192,12 @@ async def test_with_no_answer_it_is_not_called_up_to_date(world: World, monkeypa
 
 
 async def test_blocks_that_nobody_gives_for_a_day_are_withheld(world: World) -> None:
-    """Each block that comes begins the day anew; when all is here nothing is left of it."""
+    """Attack T-HEAD-01: heads whose blocks no peer serves.
+
+    Defence: after a day without a new block the condition `Withheld` is set and shown.
+
+    Each block that comes begins the day anew; when all is here nothing is left of it.
+    """
     async with world.running("alice") as alice, world.running("bob") as bob:
         cities = await published(world, alice)
         await bob.mirror(cities, "theirs")
@@ -369,7 +374,13 @@ async def test_a_signed_tree_that_breaks_a_rule_is_refused_and_not_looked_at_aga
 
 
 async def test_a_publisher_that_signs_on_over_a_wrong_block_is_fetched_ever_later(world: World) -> None:
-    """Each head has another tree, and the same wrong block in it: the first is looked at, the others wait."""
+    """Attack T-HEAD-02: a mirrored publisher that signs new heads over a block that breaks a rule, so that it is
+    fetched for each.
+
+    Defence: the first such head is fetched, others of the epoch after pauses that double up to a day.
+
+    Each head has another tree, and the same wrong block in it: the first is looked at, the others wait.
+    """
     async with world.running("alice") as alice, world.running("bob") as bob:
         cities = await published(world, alice)
         lie(alice, cities)
@@ -645,7 +656,12 @@ async def test_the_next_step_is_fetched_while_one_is_kept(
 
 @pytest.mark.slow
 async def test_large_blocks_make_short_steps(world: World, monkeypatch: pytest.MonkeyPatch, counted: list[int]) -> None:
-    """As soon as more bytes wait than may, what is here is proven and kept; unless the whole is to show something."""
+    """Attack T-PEER-08: unproven blocks of maximal size.
+
+    Defence: at most 256 MiB of them wait; then the received part is proven and stored, or refused.
+
+    As soon as more bytes wait than may, what is here is proven and kept; unless the whole is to show something.
+    """
     monkeypatch.setattr(sinks, "MAX_PENDING_BYTES", 1000)
     async with world.running("alice") as alice, world.running("bob") as bob:
         cities = await publish_daily(world, alice)
@@ -663,7 +679,12 @@ async def test_large_blocks_make_short_steps(world: World, monkeypatch: pytest.M
 
 @pytest.mark.slow
 async def test_what_nobody_proves_is_not_kept(world: World, short_steps: None) -> None:
-    """Alice gives good blocks and proofs that prove nothing, then none, then she mends her ways."""
+    """Attack T-PEER-07: wrong blocks at the start of a long chain.
+
+    Defence: each step is proven to be a prefix of the signed tree before it is stored.
+
+    Alice gives good blocks and proofs that prove nothing, then none, then she mends her ways.
+    """
     async with world.running("alice") as alice, world.running("bob") as bob:
         cities = await publish_daily(world, alice)
         library, prove = alice.parts.library, alice.parts.library.prove
@@ -832,6 +853,10 @@ async def test_without_it_nothing_counts_and_what_came_stays(world: World, tmp_p
 @pytest.mark.slow
 @pytest.mark.parametrize("lie", [lambda _: 1 << 50, lambda size: size - 1, lambda size: size + 1])
 async def test_a_size_that_is_a_lie_spoils_nothing(world: World, tmp_path: Path, lie: Any) -> None:
+    """Attack T-PEER-07: a false size for an object that rows link to.
+
+    Defence: it counts for that peer alone: the next one is asked, and the hash decides.
+    """
     async with world.running("alice") as alice, world.running("bob") as bob, world.running("carol") as carol:
         cities = await publish_links(world, alice, tmp_path)
         assert (await carol.mirror(cities, "theirs")).state == "current"
@@ -858,7 +883,12 @@ async def test_one_that_is_too_large_is_not_asked_for(world: World, tmp_path: Pa
 async def test_a_slice_that_links_to_too_much_is_refused(
     world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Many links are read a page at a time; more than may be are refused, and nothing is kept."""
+    """Attack T-PEER-08: rows that link to a flood of objects.
+
+    Defence: at most 250,000 of one slice, read a page at a time; each within the limits for objects.
+
+    Many links are read a page at a time; more than may be are refused, and nothing is kept.
+    """
     monkeypatch.setattr(object_fetcher, "PAGE", 2)
     async with world.running("alice") as alice, world.running("bob") as bob, world.running("carol") as carol:
         cities = await publish_links(world, alice, tmp_path, *(f"file {n}".encode() for n in range(9)))

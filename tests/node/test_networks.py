@@ -68,6 +68,12 @@ async def published_to(world: World, node: Node, *networks: str) -> Subject:
 
 
 async def test_each_way_out_is_open_in_one_network_alone(world: World) -> None:
+    """Attack T-PRIVATE-03: a request in one network for a dataset published in another: by each way out, in presences,
+    by the number of queries to the database.
+
+    Defence: one predicate with the network as its argument; a stream names its network, or belongs to the one that its
+    peer declares.
+    """
     async with world.running("alice", private=True) as alice:
         cities = await published_to(world, alice, "a")
         there, elsewhere, nowhere = inside(alice, "a"), inside(alice, "b"), Subject()
@@ -89,6 +95,10 @@ async def test_each_way_out_is_open_in_one_network_alone(world: World) -> None:
 
 
 async def test_gossip_and_what_is_taken_back_stay_in_the_network(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Attack T-PRIVATE-03: listening in one network for heads, cards and withdrawals of a dataset published in another.
+
+    Defence: each is announced only in the networks of its dataset, a withdrawal where the card was.
+    """
     async with world.running("alice", private=True) as alice:
         told: list[frozenset[str]] = []
 
@@ -118,7 +128,12 @@ async def test_gossip_and_what_is_taken_back_stay_in_the_network(world: World, m
 
 
 async def test_what_is_said_in_one_network_is_not_passed_on_in_another(world: World) -> None:
-    """bob is in both; alice publishes in one of them. Of what nobody mirrors, and of his own mirror."""
+    """Attack T-PRIVATE-03: a member of two networks that carries statements of one into the other.
+
+    Defence: statements of others are forwarded only in the network where they were received, also after a restart.
+
+    bob is in both; alice publishes in one of them. Of what nobody mirrors, and of his own mirror.
+    """
     async with world.running("alice") as alice, world.running("bob", private=True) as bob:
         await bob.member.take_part(A, B)
         world.write("alice", "a.csv", *ROWS)
@@ -191,7 +206,12 @@ async def test_mistakes_of_publishing_to_networks(world: World) -> None:
 
 
 def test_a_damaged_row_limits_to_nothing(tmp_path: Any) -> None:
-    """It fails closed."""
+    """Attack T-PRIVATE-03: a flipped bit in the row that limits a dataset to a network.
+
+    Defence: each row has a seal; a damaged row allows no network.
+
+    It fails closed.
+    """
     database, dataset = open_database(tmp_path / "db"), DatasetId.from_public_key(b"\6" * 32)
     database.migrate(NetworkScopes.ROOM, NetworkScopes.STEPS)
     with database.write() as connection:
@@ -410,6 +430,10 @@ async def _take(_: object) -> None: ...
 
 @pytest.mark.parametrize("name", READS)
 async def test_who_leaves_ends_what_reads_for_it(world: World, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """Attack T-QUERY-04: a client that starts long reads of slices and blocks, and leaves, again and again.
+
+    Defence: loops over slices and blocks that read for a request end when its task is cancelled.
+    """
     place, counted, ask = READS[name]
     async with world.running("alice") as alice:
         for number in range(COMMITS):
@@ -482,6 +506,11 @@ async def test_listed_groups_and_writers_of_mirrors_are_known(world: World) -> N
 
 
 async def test_peers_are_asked_of_inputs_and_listed_keys_and_of_nothing_private(world: World) -> None:
+    """Attack T-PRIVATE-02: a peer that records which ids a round names.
+
+    Defence: private datasets, their private inputs, and datasets that the operator is just adding are not named; public
+    datasets and listed keys are.
+    """
     async with world.running("alice") as alice:
         world.write("alice", "a.csv", "2024-01-01T00:00:00Z,Graz,300000")
         await alice.apply(ROOT, DERIVED)

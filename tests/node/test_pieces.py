@@ -144,7 +144,15 @@ async def test_a_list_that_the_publisher_did_not_sign_is_refused(
 async def test_a_false_list_of_the_publisher_costs_one_object(
     world: World, taken: Counter[tuple[str, str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The pieces fit the list, and the whole is not the object: it is fetched in order, and its signer penalised."""
+    """Attack T-PEER-07: a false list of the pieces of a large object, or pieces that do not fit it, so that mirrors
+    collect garbage or blame the honest.
+
+    Defence: only a list that the publisher's node signed counts; peers offer pieces by one list alone, so a peer whose
+    piece does not fit it lied; the whole is hashed, and a false list costs its signer its score and the mirror one
+    object.
+
+    The pieces fit the list, and the whole is not the object: it is fetched in order, and its signer penalised.
+    """
     penalised: list[str] = []
     monkeypatch.setattr(ReplicationDriver, "penalise", lambda _self, peer, _reason, _weight: penalised.append(peer))
     async with world.running("alice") as alice, world.running("bob") as bob:
@@ -173,6 +181,10 @@ async def test_a_false_list_of_the_publisher_costs_one_object(
 
 
 async def test_nothing_private_is_told(world: World, taken: Counter[tuple[str, str]]) -> None:
+    """Attack T-PRIVATE-01: learning of a private dataset by asking which peers have which of its objects.
+
+    Defence: answers are as for an absent dataset; fetchers of a shared dataset are named to no other peer.
+    """
     async with world.running("alice", private=True) as alice, world.running("bob") as bob:
         await alice.apply(ROOT)
         world.write("alice", "a.csv", *(f"2024-01-{day:02}T00:00:00Z,Graz {day * 7919},{day}" for day in range(1, 29)))
@@ -272,7 +284,12 @@ class Halfway:
 async def test_what_is_verified_is_passed_on_before_it_is_committed(
     world: World, taken_small: Counter[tuple[str, str]], serve: str
 ) -> None:
-    """As far as policy passes on blocks of which no more is known than that they are signed."""
+    """Attack T-PRIVATE-02: data passed on before its commit that policy would hold back.
+
+    Defence: data is passed on early only where policy passes on signed data without any verdict.
+
+    As far as policy passes on blocks of which no more is known than that they are signed.
+    """
     policy = model.Policy(serve=serve)
     async with world.running("alice") as alice, world.running("bob", policy) as bob, world.running("carol") as carol:
         cities = await publish_daily(world, alice)

@@ -128,7 +128,12 @@ async def test_small_counts_are_left_out_and_rows_tell_no_order(world: World) ->
 
 
 async def test_a_group_is_not_published_twice(world: World) -> None:
-    """Two counts of one group tell by their difference of fewer than each does."""
+    """Attack T-PRIVATE-05: a group whose count is published twice.
+
+    Defence: a block that repeats a group is withheld.
+
+    Two counts of one group tell by their difference of fewer than each does.
+    """
     async with world.running("alice", private=True) as alice:
         await begun(world, alice, COUNTS, row(1, "Wien", 7), row(1, "Linz", 5))
         item = await more(world, alice, 2, row(1, "Wien", 8), row(2, "Wien", 9))
@@ -138,7 +143,12 @@ async def test_a_group_is_not_published_twice(world: World) -> None:
 
 
 async def test_rows_wait_until_k_of_them_are_alike(world: World) -> None:
-    """In what one block adds, and not in all that is there: two versions tell what came between them."""
+    """Attack T-PRIVATE-05: a small group inferred from the difference of two versions of a portal.
+
+    Defence: a block publishes a group only with at least k rows of that group in this block.
+
+    In what one block adds, and not in all that is there: two versions tell what came between them.
+    """
     async with world.running("alice", private=True) as alice:
         item = await begun(world, alice, ALIKE, row(1, "Wien", 1), row(1, "Graz", 2), row(2, "Wien", 3))
         assert item.outcome == "blocked"
@@ -175,6 +185,12 @@ async def test_a_derived_dataset_is_an_input_too_and_stays_private(world: World)
 
 
 async def test_what_would_change_the_promise_is_refused(world: World) -> None:
+    """Attack T-PRIVATE-05: an owner, or a compromised account, that loosens the rule of a portal, or rewrites or adds
+    rows around it.
+
+    Defence: rule, schema and history of a portal cannot change; ingests, corrections, rewrites and altered schemas are
+    refused.
+    """
     async with world.running("alice", private=True) as alice:
         await begun(world, alice, COUNTS, row(1, "Wien", 7))
         await alice.apply(COUNTS.replace("below: 5", "below: 2"))
@@ -244,7 +260,12 @@ async def test_a_rule_that_protects_nobody_is_refused(world: World, spec: str, r
 async def test_rows_that_no_portal_would_publish_are_found_by_whoever_has_them(
     world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A publisher that does not check its own rule is found out, in a folder as on a node."""
+    """Attack T-PRIVATE-05: a publisher that does not keep the rule of its own portal.
+
+    Defence: every node that has the rows checks the rule again, and the failure is not taken for disk damage.
+
+    A publisher that does not check its own rule is found out, in a folder as on a node.
+    """
     async with world.running("alice") as alice, world.running("bob") as bob:
         monkeypatch.setattr("odfd.services.portals.publication.breaches", lambda *_: ())
         monkeypatch.setattr("odfd.services.portals.publication.filter_rows", lambda _, rows: rows)
@@ -293,6 +314,10 @@ async def test_an_auditor_who_was_given_the_input_vouches_for_it(world: World) -
 
 
 async def test_an_auditor_finds_rows_that_come_from_elsewhere(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Attack T-PRIVATE-05: rows of a portal that its private input does not give.
+
+    Defence: an auditor who was given the input computes each block again, and signs the difference.
+    """
     async with world.running("alice") as alice, world.running("bob") as bob:
         monkeypatch.setattr("odfd.services.portals.publication.filter_rows", lambda _, rows: rows.slice(1))
         await begun(world, alice, COUNTS, row(1, "Wien", 7), row(1, "Linz", 9))
@@ -330,7 +355,14 @@ class Private:
 
 
 async def test_nothing_but_the_rows_of_a_portal_leaves(world: World) -> None:
-    """Gossip, presence, search, evidence, blocks and objects, the site, IPFS names, and the API of other accounts."""
+    """Attack T-PRIVATE-05: the private input of a portal, by gossip, presence, search, blocks, the site, or the API of
+    other accounts.
+
+    Defence: the chain has only salted hashes; the Portal is the owner's resource, and only readers of the input see
+    what it withholds.
+
+    Gossip, presence, search, evidence, blocks and objects, the site, IPFS names, and the API of other accounts.
+    """
     async with world.running("alice", private=True, http=HTTP) as alice, world.running("bob") as bob:
         world.write("alice", "1.csv", row(1, "Wien", 7), row(1, "Gmunden", 4), row(1, "Linz", 4444))
         text = ROOT.replace("name: cities", "name: wages9")
@@ -387,7 +419,12 @@ async def test_nothing_but_the_rows_of_a_portal_leaves(world: World) -> None:
 
 
 async def test_no_question_is_answered_with_more_than_the_rows_of_a_portal(world: World) -> None:
-    """IPFS; queries, tail and metadata over HTTP; what Flight lists; SQL of an account without relations.
+    """Attack T-PRIVATE-05: the private input of a portal, by IPFS, queries and tails over HTTP, what Flight lists, or
+    SQL of another account.
+
+    Defence: the answer equals that for a dataset that does not exist.
+
+    IPFS; queries, tail and metadata over HTTP; what Flight lists; SQL of an account without relations.
 
     A private dataset is answered for as one that is not there.
     """

@@ -119,7 +119,13 @@ EVERY_WAY = ["presence", "by did", "proof", "statements", "by hash"]
 
 
 async def test_nothing_is_said_or_given_before_it_is_published(world: World) -> None:
-    """By presence, by did, by object hash, in proofs, in the exchange of statements; and then all of it."""
+    """Attack T-PRIVATE-01: a request for a private dataset: by presence, by did, by the hash of its objects, by a
+    proof, in the exchange of statements.
+
+    Defence: the answer equals that for a dataset that does not exist.
+
+    By presence, by did, by object hash, in proofs, in the exchange of statements; and then all of it.
+    """
     async with world.running("alice", private=True) as alice:
         cities, towns = await made(world, alice)
         assert told_of(alice, cities) == told_of(alice, towns) == []
@@ -140,6 +146,10 @@ async def test_nothing_is_said_or_given_before_it_is_published(world: World) -> 
 
 
 async def test_a_peer_hears_no_gossip_of_what_is_private(world: World) -> None:
+    """Attack T-PRIVATE-02: listening to gossip for heads of private datasets.
+
+    Defence: statements about them are not sent until they are published.
+    """
     async with world.running("alice", private=True) as alice, world.running("eve") as eve:
         cities, towns = await made(world, alice)
         await alice.parts.outbox._loop._work()
@@ -192,7 +202,12 @@ def withdrawals(node: Node) -> set[Any]:
 
 
 async def test_what_is_deleted_is_withdrawn_also_after_a_restart(world: World) -> None:
-    """Deleted, then joined: its did was in all that a peer was told."""
+    """Attack T-PRIVATE-02: inferring deleted or withdrawn datasets from a node's statements.
+
+    Defence: deletion withdraws them, also after restarts and in networks that are joined later.
+
+    Deleted, then joined: its did was in all that a peer was told.
+    """
     async with world.running("alice", private=True) as alice:
         cities, _ = await made(world, alice)
         await alice.publish("cities")
@@ -208,7 +223,12 @@ async def test_what_is_deleted_is_withdrawn_also_after_a_restart(world: World) -
 
 
 async def test_an_object_that_a_public_dataset_names_too_is_given(world: World) -> None:
-    """Of two that hold the same slice the published one lets it out, and no block of the other."""
+    """Attack T-PRIVATE-01: taking objects of a private dataset through a public one.
+
+    Defence: an object is served if a public dataset names it; blocks of other datasets are not.
+
+    Of two that hold the same slice the published one lets it out, and no block of the other.
+    """
     async with world.running("alice", private=True) as alice:
         cities, towns = await made(world, alice)
         shared = set(objects(alice, cities)) & set(objects(alice, towns))
@@ -219,6 +239,10 @@ async def test_an_object_that_a_public_dataset_names_too_is_given(world: World) 
 
 
 async def test_a_site_gives_and_names_nothing_private(world: World) -> None:
+    """Attack T-PRIVATE-01: probing a site for names, ids and files of private datasets.
+
+    Defence: each answer equals that for a name that does not exist.
+    """
     async with world.running("alice", private=True, http=HTTP) as alice, httpx.AsyncClient() as client:
         cities, towns = await made(world, alice)
         (url,) = (await alice.api.about.status()).http
@@ -237,6 +261,10 @@ async def test_a_site_gives_and_names_nothing_private(world: World) -> None:
 
 
 async def test_nothing_private_is_put_on_ipfs(world: World) -> None:
+    """Attack T-PRIVATE-01: looking on IPFS for private data of a node.
+
+    Defence: private datasets are not put there, and are removed when they become private.
+    """
     kubo = MemoryIpfs(Swarm())
     async with world.running("alice", ON_IPFS, kubo, private=True) as alice:
         cities, _ = await made(world, alice)
@@ -255,6 +283,11 @@ async def test_nothing_private_is_put_on_ipfs(world: World) -> None:
 
 
 async def test_no_public_witness_is_asked_about_what_is_private(world: World) -> None:
+    """Attack T-PRIVATE-02: a public witness that collects logs of others.
+
+    Defence: no tree of a private dataset is submitted.
+    """
+
     class Posts:
         asked = 0
 
@@ -291,7 +324,12 @@ async def accused(world: World, policy: model.Policy) -> AsyncIterator[tuple[Any
 
 
 async def test_no_verdict_or_evidence_of_a_private_mirror_leaves(world: World) -> None:
-    """Its own attestation, the bundle by its hash, and cosignatures: signed here, and told to nobody."""
+    """Attack T-PRIVATE-02: evidence, verdicts and cosignatures that reveal a private mirror.
+
+    Defence: they are made and not sent; a bundle is served while all datasets in it are public.
+
+    Its own attestation, the bundle by its hash, and cosignatures: signed here, and told to nobody.
+    """
     policy = model.Policy(serve="data", publish=model.Publish(attest=True, cosign=True))
     async with accused(world, policy) as (alice, bob):
         cities, towns = alice.dataset("cities"), alice.dataset("towns")
@@ -309,6 +347,10 @@ async def test_no_verdict_or_evidence_of_a_private_mirror_leaves(world: World) -
 
 
 async def test_a_verdict_on_a_public_dataset_does_not_tell_of_its_private_inputs(world: World) -> None:
+    """Attack T-PRIVATE-02: a verdict on a public dataset that reveals its private inputs.
+
+    Defence: their trees are left out.
+    """
     async with world.running("alice") as alice:
         cities, towns = await made(world, alice)
         speaker = alice.parts.validator._speaker
@@ -318,7 +360,12 @@ async def test_a_verdict_on_a_public_dataset_does_not_tell_of_its_private_inputs
 
 
 async def test_mirrors_of_a_network_are_passed_on_and_those_of_a_web_server_are_not(world: World) -> None:
-    """And peers are not asked for what came from a server that they may not reach."""
+    """Attack T-PRIVATE-02: observing a node's questions.
+
+    Defence: peers are not asked about a private mirror of a web server.
+
+    And peers are not asked for what came from a server that they may not reach.
+    """
     async with (
         world.running("alice", http=HTTP) as alice,
         world.running("bob", private=True) as bob,
@@ -386,7 +433,12 @@ async def test_names_that_are_none_publish_nothing(world: World) -> None:
 
 
 async def test_a_node_that_gave_before_goes_on_and_says_so(world: World) -> None:
-    """Its state directory is from a version without marks; nothing changes silently, either way."""
+    """Attack T-PRIVATE-06: an upgrade that silently publishes or withdraws.
+
+    Defence: published datasets stay published, and are reported until the operator decides.
+
+    Its state directory is from a version without marks; nothing changes silently, either way.
+    """
 
     def as_before(node: Node) -> None:
         with node.home.database.write() as connection:
@@ -414,6 +466,10 @@ async def test_a_node_that_gave_before_goes_on_and_says_so(world: World) -> None
 
 
 async def test_a_mark_that_is_damaged_publishes_nothing(world: World) -> None:
+    """Attack T-PRIVATE-06: a flipped bit in a mark that publishes a dataset.
+
+    Defence: each mark has a seal; a damaged mark counts as private.
+    """
     async with world.running("alice", private=True) as alice:
         cities, towns = await made(world, alice)
         await alice.publish()
@@ -443,7 +499,12 @@ def test_every_mark_is_read_as_it_was_written(tmp_path: Path) -> None:
 
 
 def test_a_packet_on_the_lan_says_who_and_where_and_nothing_else() -> None:
-    """mDNS tells of a node, never of a dataset: what it is made of has no place for one."""
+    """Attack T-PRIVATE-02: listening on the LAN.
+
+    Defence: mDNS announces identity and addresses, and no datasets.
+
+    mDNS tells of a node, never of a dataset: what it is made of has no place for one.
+    """
     packets = [lan.encode_question(), lan.encode_presence(PEER, "net", [lan.parse_address("/ip4/10.0.0.7/tcp/4150")])]
     for packet in packets:
         assert b"did" not in packet
@@ -528,7 +589,14 @@ async def a_shared_one(world: World, node: Node) -> Subject:
 
 
 async def test_who_has_a_shared_dataset_by_which_way(world: World) -> None:
-    """Every way, and everybody: what is not shared with a peer is answered byte by byte as what is nowhere."""
+    """Attack T-PRIVATE-04: a request for a dataset shared with others: by each way out, with another key, after a
+    revocation, through data sent to all.
+
+    Defence: one predicate with the requester as its argument, at each answer; the key is that of the connection; the
+    answer equals, byte by byte, that for a dataset that does not exist.
+
+    Every way, and everybody: what is not shared with a peer is answered byte by byte as what is nowhere.
+    """
     async with world.running("alice", private=True) as alice:
         shared = await a_shared_one(world, alice)
         for way, ask in WAYS.items():
@@ -551,7 +619,12 @@ async def test_who_has_a_shared_dataset_by_which_way(world: World) -> None:
 
 
 async def test_what_is_private_takes_the_lookups_of_what_is_nowhere(world: World) -> None:
-    """No time of an answer tells them apart: they ask the database the same, as often."""
+    """Attack T-PRIVATE-01: telling private datasets from missing ones by response times.
+
+    Defence: each answer by id makes the same number of the same queries to the database.
+
+    No time of an answer tells them apart: they ask the database the same, as often.
+    """
     async with world.running("alice", private=True) as alice:
         shared = await a_shared_one(world, alice)
         towns = Subject(alice.dataset("towns"))
@@ -585,7 +658,13 @@ def looked(node: Node, work: Callable[[], Any]) -> list[str]:
 
 
 async def test_a_transfer_under_way_ends_with_the_next_part(world: World) -> None:
-    """What is remembered of objects that are being given is nobody else's, and no longer than the word holds."""
+    """Attack T-PRIVATE-04: a revoked peer that continues a transfer, or asks for objects that are being served to
+    another.
+
+    Defence: the right is checked for each part; cached decisions are by requester, and end with the next write.
+
+    What is remembered of objects that are being given is nobody else's, and no longer than the word holds.
+    """
     async with world.running("alice", private=True) as alice:
         shared = await a_shared_one(world, alice)
         library = alice.member.library.to(LISTED)
@@ -621,6 +700,10 @@ async def test_many_are_asked_for_as_one_is(world: World) -> None:
 
 
 def test_a_row_that_is_damaged_shares_nothing(tmp_path: Any) -> None:
+    """Attack T-PRIVATE-04: a flipped bit in a row that shares a dataset.
+
+    Defence: each row has a seal over dataset and peer.
+    """
     database = open_database(tmp_path / "db")
     database.migrate(Shares.ROOM, Shares.STEPS)
     with database.write() as connection:
@@ -659,7 +742,12 @@ async def shared_among(world: World, alice: Node, bob: Node) -> DatasetId:
 
 
 async def test_a_shared_dataset_comes_to_whom_it_is_shared_with_and_goes_no_further(world: World) -> None:
-    """Bob has it from Alice, also what comes later; Carol is asked nothing, told nothing, and given nothing."""
+    """Attack T-PRIVATE-04: a mirror of a shared dataset that passes it on, or reveals that it wants it.
+
+    Defence: such a mirror is private, and cannot be published or shared; it asks only peers that share it.
+
+    Bob has it from Alice, also what comes later; Carol is asked nothing, told nothing, and given nothing.
+    """
     async with (
         world.running("alice", private=True) as alice,
         world.running("bob", private=True) as bob,
@@ -700,7 +788,12 @@ def named_in(node: Node, dataset: DatasetId, peer: Any) -> tuple[Multihash, Mult
 
 
 async def test_whoever_does_not_say_that_it_passes_nothing_on_hears_nothing(world: World) -> None:
-    """A listed peer that mirrors it as if it were public would publish it: it never hears a head."""
+    """Attack T-PRIVATE-04: a listed peer that takes a shared dataset for a public one, and publishes it by mistake.
+
+    Defence: heads are sent only to peers that declare not to forward them.
+
+    A listed peer that mirrors it as if it were public would publish it: it never hears a head.
+    """
     async with world.running("alice", private=True) as alice, world.running("bob", private=True) as bob:
         world.write("alice", "a.csv", *ROWS)
         await alice.apply(ROOT, DERIVED)
@@ -717,6 +810,10 @@ async def test_whoever_does_not_say_that_it_passes_nothing_on_hears_nothing(worl
 
 
 async def test_a_revoked_peer_keeps_what_it_has_and_gets_no_more(world: World) -> None:
+    """Attack T-PRIVATE-04: transfers after a revocation.
+
+    Defence: earlier copies stay; later data is not sent.
+    """
     async with world.running("alice", private=True) as alice, world.running("bob", private=True) as bob:
         cities = await shared_among(world, alice, bob)
         before, everything = bob.size("theirs"), Subject(cities, *named_in(alice, cities, bob.member.peer_id))
@@ -740,7 +837,14 @@ async def shown_of(node: Node, name: str) -> tuple[str, str, tuple[str, ...]]:
 
 
 async def test_a_mirror_says_that_it_is_shared_no_more_and_when_it_is_again(world: World) -> None:
-    """An owner that answers as to a stranger; one that is away has said nothing, and changes nothing."""
+    """Attack T-PRIVATE-04: a revoked share that still looks fresh at its mirror; an owner that is offline, taken for a
+    revocation.
+
+    Defence: the mirror asks the sharing peers each minute; it becomes `unshared` only when all answer as if the dataset
+    did not exist, also after a restart.
+
+    An owner that answers as to a stranger; one that is away has said nothing, and changes nothing.
+    """
     async with world.running("alice", private=True) as alice:
         async with world.running("bob", private=True) as bob:
             cities = await shared_among(world, alice, bob)

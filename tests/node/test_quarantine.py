@@ -246,6 +246,10 @@ async def test_where_nothing_says_what_is_good_or_a_gap_says_too_much(world: Wor
 
 
 async def test_it_is_private_until_it_is_published(world: World) -> None:
+    """Attack T-PRIVATE-06: raw text of a source, visible because its dataset is.
+
+    Defence: rows that were set aside are in a dataset of their own, private until it is published.
+    """
     async with world.running("alice", private=True) as alice:
         await begun(world, alice)
         await alice.publish("cities")

@@ -201,6 +201,10 @@ async def test_what_is_required_is_satisfied_or_refused(world: World) -> None:
 
 
 async def test_a_damaged_slice_is_told_and_never_skipped(world: World) -> None:
+    """Attack T-DISK-01: a query over a slice that was changed on disk.
+
+    Defence: its bytes are hashed before they are read.
+    """
     async with world.running("alice") as alice:
         await filled(world, alice)
         dataset = alice.dataset("cities")
@@ -456,6 +460,11 @@ async def test_datasets_of_a_question_are_bound_to_names_and_blocks(world: World
 
 
 async def test_what_is_private_is_not_there_for_questions(world: World) -> None:
+    """Attack T-PRIVATE-01: a query over HTTP on a private dataset, or on blocks that policy withholds.
+
+    Defence: one predicate decides which blocks others may read, for names, ids, pins and blocks alike; other blocks
+    appear not to exist, and no hint names them.
+    """
     async with (
         world.running("alice", private=True, http=ASKED) as alice,
         httpx.AsyncClient(base_url=url_of(alice), timeout=PATIENCE) as client,
@@ -479,7 +488,12 @@ async def test_what_is_private_is_not_there_for_questions(world: World) -> None:
 async def test_no_answer_tells_a_private_name_from_one_that_is_none(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Word for word, by every path of HTTP; and no answer walks over all names, which would take time for it alone."""
+    """Attack T-PRIVATE-01: guessing names of private datasets on a site by words, causes or response times.
+
+    Defence: the answer has the same words and takes the same lookups; similar names are not searched.
+
+    Word for word, by every path of HTTP; and no answer walks over all names, which would take time for it alone.
+    """
     async with (
         world.running("alice", private=True, http=ASKED) as alice,
         httpx.AsyncClient(base_url=url_of(alice), timeout=PATIENCE) as client,
@@ -534,7 +548,13 @@ async def test_the_door_is_shut_until_it_is_opened(world: World) -> None:
 
 
 async def test_a_crowd_of_questions_leaves_readers_to_the_owner(world: World) -> None:
-    """Four readers: two for others, whatever they ask; sixteen wait, and the next is told at once."""
+    """Attack T-QUERY-04: queries without end over HTTP.
+
+    Defence: callers other than the owner get half of the readers and sixteen places in the queue; a query is charged to
+    its address before it runs.
+
+    Four readers: two for others, whatever they ask; sixteen wait, and the next is told at once.
+    """
     async with world.running("alice", private=True, http=ASKED) as alice:
         await fill_once(world, alice)
         await alice.publish("cities")
@@ -569,7 +589,12 @@ async def test_a_crowd_of_questions_leaves_readers_to_the_owner(world: World) ->
 
 
 async def test_an_endless_query_ends_with_its_client(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its process too, while DuckDB computes and nothing is sent."""
+    """Attack T-QUERY-04: an anonymous caller that asks without end, and leaves.
+
+    Defence: the query's process ends when its client is gone.
+
+    Its process too, while DuckDB computes and nothing is sent.
+    """
     begun: list[QueryProcess] = []
     ended: list[QueryProcess] = []
     execute, stop = QueryProcess.execute, QueryProcess.stop
@@ -661,7 +686,13 @@ async def test_others_have_answers_proven_where_the_owner_says_so(world: World) 
 
 
 async def test_nobody_but_the_owner_has_an_answer_signed(world: World) -> None:
-    """By no door: what the node signs is its own word."""
+    """Attack T-KEY-02: an unauthorised request for a signed answer, by HTTP or Flight.
+
+    Defence: statements are signed for callers of the control socket, and refused by name elsewhere; commitments only
+    where `http.prove` is set, over published data, in bytes with which no statement begins.
+
+    By no door: what the node signs is its own word.
+    """
     asked = wire.QueryRequest(sql=CITIES, prove=True)
     async with (
         world.running("alice", private=True, http=ASKED) as alice,

@@ -165,6 +165,11 @@ async def test_a_token_gives_the_rights_of_its_account_over_tls(world: World, tm
 
 
 async def test_a_token_reaches_no_further_than_it_says(world: World, tmp_path: Path) -> None:
+    """Attack T-HTTP-02: a token that is found with its user, to gain more rights.
+
+    Defence: it has at most the role for which it was created, also for administrators; it creates no token and revokes
+    only itself.
+    """
     async with served(world, tmp_path) as there:
         reader = await there.token("alice", role="reader")
         assert await there.names(reader) == ["hers"]
@@ -208,6 +213,10 @@ async def test_a_token_makes_no_other_and_revokes_itself_alone(world: World, tmp
 
 
 async def test_a_token_ends_with_its_account(world: World, tmp_path: Path) -> None:
+    """Attack T-HTTP-02: a token that outlives its account, whose name is used again.
+
+    Defence: it is bound to the account's id.
+    """
     async with served(world, tmp_path) as there:
         token = await there.token("bob")
         assert await there.names(token) == []
@@ -218,6 +227,12 @@ async def test_a_token_ends_with_its_account(world: World, tmp_path: Path) -> No
 
 
 async def test_without_a_good_token_nothing_is_answered(world: World, tmp_path: Path) -> None:
+    """Attack T-HTTP-02: requests over TCP without a token, or with one that is wrong, expired, revoked, or of a deleted
+    account.
+
+    Defence: all are answered 401 with the same words, before more than a head is read; digests are compared in constant
+    time.
+    """
     async with served(world, tmp_path) as there:
         good = await there.token("alice")
         mistyped = good[:-1] + ("1" if good.endswith("0") else "0")
@@ -234,6 +249,11 @@ async def test_without_a_good_token_nothing_is_answered(world: World, tmp_path: 
 
 
 async def test_a_flood_of_wrong_tokens_is_refused_and_a_right_one_is_not(world: World, tmp_path: Path) -> None:
+    """Attack T-HTTP-02: a flood of wrong tokens, to guess one, use the node's time or fill its log.
+
+    Defence: a token has 256 random bits; an address has twenty attempts, then one in five seconds, and no line of the
+    log; right tokens are answered meanwhile.
+    """
     async with served(world, tmp_path) as there:
         good = await there.token("alice")
         with capture_logs() as logs:
@@ -247,7 +267,13 @@ async def test_a_flood_of_wrong_tokens_is_refused_and_a_right_one_is_not(world: 
 
 
 async def test_the_node_keeps_no_token_and_tells_none(world: World, tmp_path: Path) -> None:
-    """A canary, used rightly and wrongly, through every way: no answer, log line or file has it."""
+    """Attack T-HTTP-02: a token that is read in a log, an answer, the database, a stored answer or a backup.
+
+    Defence: the node stores digests, shows a token once, stores no answer that contains one, and logs none; a test
+    searches everywhere for a canary.
+
+    A canary, used rightly and wrongly, through every way: no answer, log line or file has it.
+    """
     async with served(world, tmp_path) as there:
         with capture_logs() as logs:
             token = await there.token("alice", note="canary")
@@ -293,7 +319,12 @@ async def test_files_are_not_given_over_tcp(world: World, tmp_path: Path) -> Non
 
 
 async def test_who_sends_no_more_than_a_head_is_left_and_others_are_answered(world: World, tmp_path: Path) -> None:
-    """Silence before and after TLS, a head that never ends, and a body that never comes keep nobody out."""
+    """Attack T-HTTP-01: connections to the API that are silent, end amid TLS or a head, or announce a body.
+
+    Defence: silent ones are closed for newcomers; without a token the node waits at most two seconds for a body.
+
+    Silence before and after TLS, a head that never ends, and a body that never comes keep nobody out.
+    """
     async with served(world, tmp_path) as there:
         good = await there.token("alice")
         waiting: list[Any] = []
@@ -324,6 +355,10 @@ async def test_who_sends_no_more_than_a_head_is_left_and_others_are_answered(wor
 
 
 async def test_a_huge_head_is_refused_before_anything_is_looked_at(world: World, tmp_path: Path) -> None:
+    """Attack T-HTTP-01: a request to the API with a head of any size.
+
+    Defence: at most 16 KiB are read, within ten seconds.
+    """
     async with served(world, tmp_path) as there:
         good = await there.token("alice")
 
@@ -343,6 +378,10 @@ async def test_a_huge_head_is_refused_before_anything_is_looked_at(world: World,
 
 
 async def test_an_account_has_a_part_of_the_connections(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Attack T-HTTP-01: an account that occupies all connections of the API.
+
+    Defence: it has at most 64 requests at a time.
+    """
     monkeypatch.setattr(remote, "AT_ONCE", 2)
     begun, go = [], trio.Event()
 
@@ -414,6 +453,11 @@ def test_a_node_that_cannot_be_asked_is_told_of_before_it_is(mistake: int, tmp_p
 
 
 async def test_odfctl_tells_a_certificate_that_it_does_not_know(world: World, tmp_path: Path) -> None:
+    """Attack T-HTTP-02: a token intercepted on the line.
+
+    Defence: addresses beyond this machine need TLS; odfctl and the client never send a token there in the clear, and
+    check the certificate.
+    """
     async with served(world, tmp_path) as there:
         client = there.client(await there.token("alice"))
         assert (await trio.to_thread.run_sync(client.ask, calls.accounts_me()))["name"] == "alice"
@@ -470,6 +514,11 @@ async def test_the_client_for_python_appends_with_the_rights_of_its_account(worl
 
 
 async def test_a_signed_call_needs_no_token_and_another_learns_of_no_source(world: World, tmp_path: Path) -> None:
+    """Attack T-SOURCE-06: an unauthorised caller that pushes rows through a webhook, or looks for names of Sources.
+
+    Defence: a call counts only by the HMAC of its body; every other call gets one answer, whether a Source exists or
+    not, and its address is refused after some attempts.
+    """
     async with served(world, tmp_path) as there:
         await there.node.apply(HOOKED)
 

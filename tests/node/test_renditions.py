@@ -296,6 +296,10 @@ async def test_one_that_was_never_active_can_be_abandoned(world: World) -> None:
 
 
 async def test_a_new_rendition_is_private_whatever_is_published(world: World) -> None:
+    """Attack T-PRIVATE-06: a rendition of a private dataset that settings publish automatically.
+
+    Defence: a new rendition is marked private in the transaction that creates it.
+    """
     async with world.running("alice") as alice:
         await fill_with_losses(world, alice)
         await create(alice, "raw")
@@ -509,7 +513,14 @@ async def test_all_handovers_are_in_the_chain_that_goes_on(world: World) -> None
 async def test_an_owner_that_goes_back_on_a_promise_is_not_followed(
     world: World, monkeypatch: pytest.MonkeyPatch, rule: str
 ) -> None:
-    """A handover at a time that was decided, and handovers that were signed and then left out."""
+    """Attack T-HEAD-04: a publisher that switches renditions at a time that it had promised as complete, or omits a
+    switch that it signed.
+
+    Defence: a switch is not before the block that says it, which is not before the signed frontier; the switches in the
+    chain are compared with those that were followed.
+
+    A handover at a time that was decided, and handovers that were signed and then left out.
+    """
     said, words = rendition_effects.announce, successor.words_of
     async with world.running("alice") as alice, world.running("bob") as bob:
         await alice.apply(ROOT)
@@ -1028,6 +1039,11 @@ async def test_readers_cross_by_the_kept_rows(world: World, folder: Path) -> Non
 async def test_a_wrong_difference_is_refused_by_name_and_a_death_before_the_check_is_mended(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Attack T-HEAD-04: a stored difference of two renditions that is false.
+
+    Defence: it is compared with both renditions before it is recorded, and its block names their cuts.
+    """
+
     def die(step: str) -> None:
         assert step != "difference-written"
 

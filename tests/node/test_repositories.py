@@ -142,6 +142,10 @@ async def test_a_bucket_is_pushed_to_pulled_from_and_mirrored_over_http(world: W
 
 @pytest.mark.slow
 async def test_a_bucket_that_lies_achieves_nothing(world: World) -> None:
+    """Attack T-REPO-01: a bucket with false data.
+
+    Defence: its bytes are hashed and verified before they count.
+    """
     with s3_server() as server:
         url = new_bucket(server, "house")
         async with world.running("alice") as alice, world.running("bob") as bob:
@@ -166,6 +170,11 @@ async def test_a_bucket_that_lies_achieves_nothing(world: World) -> None:
 
 
 async def test_what_is_private_goes_nowhere_unless_it_is_said_of_this_push(world: World, site: Site) -> None:
+    """Attack T-PRIVATE-06: a private dataset pushed by mistake.
+
+    Defence: a push counts as publication: it is refused unless the command says that this push may include private
+    data.
+    """
     async with world.running("alice", private=True) as alice:
         await grown(world, alice)
         await alice.apply(ARCHIVE % site.folder.as_uri())
@@ -406,7 +415,12 @@ async def test_another_history_under_an_ipns_name_is_told(world: World) -> None:
 
 
 async def test_a_name_points_to_one_place(world: World) -> None:
-    """A dataset whose key is offline has the node's own name; a repository would take it away, and the reverse."""
+    """Attack T-REPO-02: a push to an IPNS name that takes it away from what it pointed to.
+
+    Defence: a node signs its own name alone, and refuses where it points to a dataset whose key is offline.
+
+    A dataset whose key is offline has the node's own name; a repository would take it away, and the reverse.
+    """
     async with world.running("alice", ipfs=MemoryIpfs()) as alice:
         dataset = await grown(world, alice)
         name = record.name_of(alice.home.keys.node_key().dataset_id)

@@ -351,7 +351,11 @@ def newest_of(node: Node, dataset: Any) -> Any:
 @pytest.mark.slow
 @pytest.mark.parametrize(("steps", "more"), [(1, 0), (2, 0), (1, 1), (2, -1)])
 async def test_both_branches_end_where_they_part(world: World, steps: int, more: int) -> None:
-    """One block apart the proof needs nobody; more apart, who showed the other head is asked for its branch.
+    """Attack T-HEAD-03: a branch longer than the history that it leaves.
+
+    Defence: a node whose blocks do not match searches for the last common block, as mirror and as owner.
+
+    One block apart the proof needs nobody; more apart, who showed the other head is asked for its branch.
 
     ``more`` is by how much the other branch is longer: no size makes it less of a fork.
     """

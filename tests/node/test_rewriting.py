@@ -456,7 +456,12 @@ def head_of(node: Node, dataset: Any) -> str | None:
 
 @pytest.mark.slow
 async def test_a_rewrite_without_an_epoch_is_a_fork(world: World) -> None:
-    """As whoever has the dataset's key and not its journal can do it."""
+    """Attack T-HEAD-03: history rewritten without a new epoch.
+
+    Defence: it contradicts signed heads: these prove the fork, even if the signer lost its journal.
+
+    As whoever has the dataset's key and not its journal can do it.
+    """
     async with world.running("alice") as alice:
         cities = await published(world, alice)
     world.steal("alice", "mallory", b"m" * 32)
@@ -545,7 +550,12 @@ def signed_head(node: Node, dataset: Any) -> str | None:
 
 @pytest.mark.slow
 async def test_a_step_that_was_running_when_its_chain_turned_is_forgotten(world: World) -> None:
-    """Kept under its number, it would speak of another block, and the steps before it would never be run again."""
+    """Attack T-HEAD-03: a verdict on a block that a new epoch replaced.
+
+    Defence: results of a step are discarded when its chain switched epochs meanwhile.
+
+    Kept under its number, it would speak of another block, and the steps before it would never be run again.
+    """
     policy = model.Policy(
         profile="validator", publish=model.Publish(attest=True), rewrite=model.Rewrite(follow="follow")
     )
@@ -617,7 +627,12 @@ async def test_damage_that_went_with_its_blocks_is_known_no_more(world: World) -
 
 
 async def test_a_restored_backup_rewrites_nothing(world: World) -> None:
-    """It would say that the history ended where the backup was made."""
+    """Attack T-HEAD-03: an epoch with a false end of the former history.
+
+    Defence: a node whose state is older than its signing journal opens no epoch.
+
+    It would say that the history ended where the backup was made.
+    """
     async with world.running("alice") as alice:
         cities = await published(world, alice)
     state = world.folder / "alice" / "state"

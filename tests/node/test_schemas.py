@@ -94,6 +94,12 @@ async def test_it_is_shown_and_then_done(world: World) -> None:
 
 
 async def test_others_and_wrong_wishes_change_nothing(world: World) -> None:
+    """Attack T-SOURCE-03: a schema altered while an ingest or another writer runs, or by `--as` over an existing
+    dataset.
+
+    Defence: the change waits for the dataset's lock and is committed on the head of its plan; an existing name is
+    refused.
+    """
     async with world.running("alice") as alice:
         begun(world)
         await alice.apply(ROOT, DERIVED)

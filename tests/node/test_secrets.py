@@ -78,6 +78,12 @@ SECRET = f"$schema: SecretSet\nheaders: {{name: cities}}\nspec: {{secrets: {{KEY
 async def test_a_filled_value_is_nowhere_to_be_read(
     world: World, server: str, monkeypatch: Any, status: int, by: str
 ) -> None:
+    """Attack T-SOURCE-01: values of variables and secrets in errors, logs, events, blocks, lineage, answers; secrets in
+    the database and its backups.
+
+    Defence: secrets are encrypted at rest, superseded ones overwritten; a filled text keeps its template and shows only
+    that; values in texts that leave ingestion, causes included, are replaced by templates.
+    """
     if by == "variable":
         monkeypatch.setenv("KEY", TOKEN)
     monkeypatch.setattr(Server, "status", status)
@@ -120,7 +126,12 @@ def found_in(folder: Path, value: str) -> list[str]:
 
 
 async def test_r48_secrets_are_sealed_for_their_place_and_told_by_nobody(world: World) -> None:
-    """Not by what is printed, not by a dry run, not by what was superseded, not to another set."""
+    """Attack T-KEY-02: a sealed value copied into another manifest, to send it elsewhere.
+
+    Defence: it is bound to its resource and key, and refused before it is decrypted.
+
+    Not by what is printed, not by a dry run, not by what was superseded, not to another set.
+    """
     async with world.running("alice") as alice:
         dry = await alice.apply(SECRET, dry_run=True)
         assert [item.action for item in dry.items] == ["created"]
@@ -192,7 +203,13 @@ async def test_secrets_are_lost_with_their_key_and_said_to_be(world: World, serv
 
 
 async def test_secrets_are_sealed_to_a_new_key_and_the_former_is_destroyed(world: World) -> None:
-    """A rotation that a crash cut off loses nothing, and the next one ends it; as does one under an apply."""
+    """Attack T-KEY-02: a copied key of secrets.
+
+    Defence: `odfctl secret rotate` encrypts all values for a new key in one transaction, and destroys the former; older
+    backups stay readable with the former key.
+
+    A rotation that a crash cut off loses nothing, and the next one ends it; as does one under an apply.
+    """
 
     def keys() -> list[str]:
         text = (alice.home.directory / "keys" / "secrets.jwks").read_text()

@@ -224,6 +224,10 @@ async def statement(node: Node, request: wire.QueryRequest) -> answer.AnswerStat
 
 
 async def test_what_is_of_one_chain_is_of_all_shards_by_their_name_or_refused(world: World) -> None:
+    """Attack T-PRIVATE-06: one shard of a collection published under the name of all, as if it were the whole.
+
+    Defence: a shard is not published, withdrawn or shared by itself.
+    """
     async with world.running("alice") as alice:
         await filled(world, alice)
         made = await shard(alice, 2, "city")

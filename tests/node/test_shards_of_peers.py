@@ -101,7 +101,13 @@ async def test_a_stranger_gets_all_shards_by_the_first(world: World) -> None:
 
 
 async def test_a_late_shard_holds_the_cut_back_and_is_named(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No transaction is read in part; the shard that is behind is told, and its coming makes it whole."""
+    """Attack T-HEAD-04: a shard that is withheld or comes late, so that transactions are seen in part.
+
+    Defence: the collection is read at the last time that is complete in all shards, by signed frontiers; the shard that
+    is behind is named.
+
+    No transaction is read in part; the shard that is behind is told, and its coming makes it whole.
+    """
     async with world.running("alice") as alice, world.running("bob") as bob:
         await sharded(world, alice)
         await bob.mirror(alice.dataset("cities"), "cities")
@@ -192,7 +198,12 @@ async def test_no_shard_is_mirrored_of_what_was_deleted_meanwhile(
 async def test_shards_of_which_one_is_missing_are_not_read_as_all(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Until all are here and say so, the collection's name is refused; its shard is read by its id."""
+    """Attack T-HEAD-04: rows of one shard taken for the whole collection.
+
+    Defence: a shard's head names its collection; the name is refused until all shards are here.
+
+    Until all are here and say so, the collection's name is refused; its shard is read by its id.
+    """
     async with world.running("alice") as alice, world.running("bob") as bob:
         await sharded(world, alice)
         first, middle, last = alice.home.shards_of(alice.dataset("cities"))
@@ -225,7 +236,13 @@ async def test_shards_of_which_one_is_missing_are_not_read_as_all(
 
 
 async def test_nobody_makes_datasets_of_others_a_part_of_his_collection(world: World) -> None:
-    """A card that lists a dataset which does not say that it belongs: it is never read as one with the rest."""
+    """Attack T-HEAD-04: a card that lists datasets of others as shards of a collection.
+
+    Defence: they are mirrored on the terms that the operator gave, 63 at most; none is read with the collection unless
+    its own head names it.
+
+    A card that lists a dataset which does not say that it belongs: it is never read as one with the rest.
+    """
     async with world.running("alice") as alice, world.running("carol") as carol:
         await sharded(world, alice)
         world.write("carol", "c.csv", "2024-01-01T00:00:00Z,Wien,9")
@@ -522,6 +539,12 @@ def cards_told(node: Node, peer: Any, dataset: DatasetId) -> list[Card]:
 
 
 async def test_a_listed_peer_has_all_shards_and_nobody_else_has_one(world: World) -> None:
+    """Attack T-PRIVATE-04: shards of a shared collection, or the card that lists them, disclosed to peers outside of
+    the share, also by the end of sharing.
+
+    Defence: all shards have one list of peers, written in one transaction; the card is in memory, in no ledger, and
+    sent like a private head.
+    """
     async with (
         world.running("alice", private=True) as alice,
         world.running("bob", private=True) as bob,
@@ -563,6 +586,11 @@ async def test_a_listed_peer_has_all_shards_and_nobody_else_has_one(world: World
 
 
 async def test_the_end_of_sharing_is_of_all_shards_and_former_ones(world: World) -> None:
+    """Attack T-PRIVATE-04: a peer that is revoked and keeps access to a part of a collection: one shard, or a former
+    rendition.
+
+    Defence: one transaction takes it off all shards and all renditions.
+    """
     async with world.running("alice", private=True) as alice, world.running("bob", private=True) as bob:
         await several(world, alice)
         await shared(alice, bob.key)

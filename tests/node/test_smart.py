@@ -167,6 +167,10 @@ async def _no_pull(_: object, *__: object) -> None:
 
 
 async def test_nothing_unpublished_and_no_garbage(world: World) -> None:
+    """Attack T-REPO-03: a pull by web socket of what is not published, garbage in place of messages.
+
+    Defence: the library of the site answers; messages are parsed under limits, and end the conversation.
+    """
     async with world.running("alice", private=True, http=SITE) as alice:
         await grown(world, alice, 1)
         for path in ("cities/pull", "nothing/pull"):
@@ -254,7 +258,12 @@ async def test_objects_that_are_there_are_not_sent_again(world: World, monkeypat
 
 
 async def test_of_two_who_push_one_is_told(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Both go on from the same head, of which the second finds another when all of its parts are there."""
+    """Attack T-REPO-02: two pushes from one head.
+
+    Defence: the head moves once, by comparison; the other push gets an error.
+
+    Both go on from the same head, of which the second finds another when all of its parts are there.
+    """
     async with world.running("alice") as alice:
         await grown(world, alice, 1)
     world.steal("alice", "mallory", SEED)
@@ -303,6 +312,10 @@ async def test_of_two_who_push_one_is_told(world: World, monkeypatch: pytest.Mon
 
 
 async def test_other_names_roles_and_datasets_are_refused(world: World) -> None:
+    """Attack T-REPO-03: a push without a token, by a reader, or of another dataset's name.
+
+    Defence: it is refused before the web socket is opened, or before an object is taken.
+    """
     async with world.running("alice") as alice, world.running("house", private=True, http=TAKES) as house:
         await grown(world, alice, 2)
         token = await token_of(house)
@@ -328,7 +341,13 @@ async def test_other_names_roles_and_datasets_are_refused(world: World) -> None:
 
 
 async def test_a_push_with_no_token_that_may_opens_nothing(world: World) -> None:
-    """Whatever a caller writes instead of one, in the greeting of a web socket and beside an upload."""
+    """Attack T-REPO-03: a push with a token of another node, an expired or a revoked one, or one in a cookie, a query
+    or another scheme.
+
+    Defence: only a bearer token that this node issued and that is good opens anything.
+
+    Whatever a caller writes instead of one, in the greeting of a web socket and beside an upload.
+    """
     async with world.running("alice", http=TAKES) as alice, world.running("house", private=True, http=TAKES) as house:
         good, elsewhere, reader = await token_of(house), await token_of(alice), await token_of(house, Role.READER)
         account = (await house.api.declarations.get("Account", "carol")).headers["id"]
@@ -350,6 +369,10 @@ async def test_a_push_with_no_token_that_may_opens_nothing(world: World) -> None
 
 
 async def test_a_token_that_is_revoked_in_the_middle_of_a_push_commits_nothing(world: World) -> None:
+    """Attack T-REPO-03: a token that is revoked in the middle of a push.
+
+    Defence: rights are looked at again before the head moves.
+    """
     async with world.running("alice") as alice, world.running("house", private=True, http=TAKES) as house:
         await grown(world, alice, 1)
         blocks = raws(alice)
@@ -386,7 +409,13 @@ def plan_of(blocks: list[bytes]) -> TransferPlan:
 
 
 async def test_a_push_that_lies_achieves_nothing(world: World) -> None:
-    """By hand: a head that is none, blocks that are missing, others than promised, objects of nothing, garbage."""
+    """Attack T-REPO-03: a push with a false head, missing or other blocks, objects that no block names, or bytes of
+    another hash.
+
+    Defence: each is refused by its rule; nothing counts before all is verified, and its folder is removed.
+
+    By hand: a head that is none, blocks that are missing, others than promised, objects of nothing, garbage.
+    """
     async with world.running("alice") as alice, world.running("house", private=True, http=TAKES) as house:
         await grown(world, alice, 2)
         token, blocks = await token_of(house), raws(alice)
@@ -449,6 +478,10 @@ async def test_a_push_that_lies_achieves_nothing(world: World) -> None:
 
 
 async def test_a_token_in_the_clear_is_refused(world: World) -> None:
+    """Attack T-REPO-03: a token sent in the clear over the network to the site.
+
+    Defence: it is refused, and the answer asks its owner to revoke it.
+    """
     async with world.running("alice", http=TAKES) as alice:
         await grown(world, alice)
         told: list[Any] = []

@@ -219,6 +219,10 @@ async def test_a_value_that_its_set_lacked_is_looked_for_when_the_set_changes(wo
 async def test_what_a_source_may_not_say_is_refused_at_its_line(
     world: World, before: str, after: str, rule: str
 ) -> None:
+    """Attack T-SOURCE-02: a Source that reads values of others.
+
+    Defence: it reads only the values that its `config` names, not sets of the dataset's name or the environment.
+    """
     async with world.running("alice") as alice:
         with pytest.raises(Invalid) as refused:
             await alice.apply(source(world).replace(before, after))
@@ -310,6 +314,10 @@ async def pulling(alice: Node) -> AsyncIterator[Any]:
 
 @pytest.mark.usefixtures("impatient")
 async def test_datasets_pulled_with_a_slow_one_go_on(world: World, slow: Any, site: Any) -> None:
+    """Attack T-SOURCE-04: a slow source that delays other datasets.
+
+    Defence: datasets are pulled concurrently, each after its inputs.
+    """
     async with world.running("alice") as alice:
         for name, url in (("aaa", slow.url), ("bbb", site.url), ("ccc", site.url)):
             await alice.apply(FROM_URL.format(name=name, url=f"{url}/rows.csv"))
@@ -360,7 +368,12 @@ async def test_more_slow_pulls_than_tasks_run_at_once_hold_no_other_task(world: 
 
 @pytest.mark.usefixtures("impatient")
 async def test_a_node_that_stops_waits_for_no_source(world: World, slow: Any) -> None:
-    """The pull says that the daemon is stopping; its dataset is as it was."""
+    """Attack T-SOURCE-04: a slow source that delays the end of a node.
+
+    Defence: a stop cancels waits for others at once.
+
+    The pull says that the daemon is stopping; its dataset is as it was.
+    """
     async with world.running("alice") as alice:
         await alice.apply(FROM_URL.format(name="aaa", url=f"{slow.url}/rows.csv"))
         size = alice.size("aaa")
@@ -376,7 +389,12 @@ async def test_a_node_that_stops_waits_for_no_source(world: World, slow: Any) ->
 @pytest.mark.usefixtures("impatient")
 @pytest.mark.slow
 async def test_observers_look_at_others_meanwhile(world: World, site: Any) -> None:
-    """The sources of two datasets, one of which says nothing any more since its rows were published."""
+    """Attack T-SOURCE-04: a slow source that delays observers.
+
+    Defence: an observer's round does not wait for a source.
+
+    The sources of two datasets, one of which says nothing any more since its rows were published.
+    """
     world.may_dial = lambda _: True
     observes = model.Policy(publish=model.Publish(observe=True))
     asked, over = threading.Event(), threading.Event()
@@ -606,6 +624,11 @@ async def test_a_push_that_no_dataset_can_take_is_told_and_dropped_by_a_person(w
 
 
 async def test_a_full_spool_and_a_full_buffer_refuse_what_is_new(world: World) -> None:
+    """Attack T-SOURCE-06: a client that fills the disk through the endpoint of a Source.
+
+    Defence: a push has at most 8 MiB; pushes waiting for one Source have a limit, beyond which new ones are refused; a
+    push needs a role.
+    """
     async with world.running("alice", limits=model.Limits(spool_bytes=200)) as alice:
         await alice.apply(sensors())
         while (await alice.api.endpoints.show("sensors")).bytes + len(rows(1.0)) <= 200:

@@ -168,7 +168,14 @@ async def _changes(news: Any) -> Any:
 
 @pytest.mark.parametrize("seed", range(int(os.environ.get("ODFD_SIM_SEEDS", "8")) // 2))
 async def test_p12_answers_to_an_account_are_the_same_bytes_whatever_others_do(world: World, seed: int) -> None:
-    """Before and after, the node differs only in datasets that the account may not read, and their whole lives."""
+    """Attack T-ACCOUNT-01: learning of a private dataset by counts, orders, numbers, failures or times of the status,
+    events, flows, mirrors, tasks and changes.
+
+    Defence: these are judged one by one before they are counted, and numbered without the others: every answer is the
+    same bytes, whatever happens to datasets that may not be read.
+
+    Before and after, the node differs only in datasets that the account may not read, and their whole lives.
+    """
     chance = random.Random(seed)
     async with world.running("node", private=True, flows=model.Flows(follow=bool(seed % 2))) as node:
         asking, task = await shared(world, node)
@@ -204,7 +211,13 @@ async def test_p12_answers_to_an_account_are_the_same_bytes_whatever_others_do(w
 
 
 async def test_p12_the_lineage_of_what_may_be_read_names_nothing_else(world: World) -> None:
-    """An input and a consumer that may not be read look as those that are not here, whatever becomes of them."""
+    """Attack T-ACCOUNT-01: asking for the lineage of a readable dataset, to learn that its private inputs or consumers
+    are here, and their names or rows.
+
+    Defence: those look as on a node that does not have them; a traced record belongs to its caller alone.
+
+    An input and a consumer that may not be read look as those that are not here, whatever becomes of them.
+    """
     async with world.running("node", private=True) as node, world.running("far", private=True) as far:
         asking = await settled(node)
         world.write("node", "a.csv", *ROWS)
@@ -345,7 +358,13 @@ async def test_what_only_the_running_node_knows_is_told_of_what_may_be_seen(worl
 
 
 async def test_what_names_an_input_that_may_not_be_read_is_not_told(world: World) -> None:
-    """A flow, a task or a verdict of a derived dataset may name its inputs; the dataset itself stays readable."""
+    """Attack T-ACCOUNT-01: being a reader of a derived dataset, to learn the name and the news of its private inputs
+    from a flow or a task that failed.
+
+    Defence: only callers that may read the inputs see texts that may name them.
+
+    A flow, a task or a verdict of a derived dataset may name its inputs; the dataset itself stays readable.
+    """
     async with world.running("node", private=True) as node:
         asking, _ = await shared(world, node)
         await node.apply(DERIVED)
@@ -373,6 +392,10 @@ async def test_what_names_an_input_that_may_not_be_read_is_not_told(world: World
 
 @pytest.mark.parametrize("stream", ["events", "changes"])
 async def test_a_stream_ends_with_a_reset_when_rights_change_and_tells_nothing_after(world: World, stream: str) -> None:
+    """Attack T-ACCOUNT-01: following events or changes while a right is revoked, to get later ones.
+
+    Defence: the stream ends with `Reset` before anything else is sent.
+    """
     async with world.running("node", private=True) as node:
         asking, _ = await shared(world, node)
         services = await asking.services(BOB)
@@ -481,6 +504,10 @@ async def test_the_last_rows_are_told_though_others_come_while_they_are_read(
 
 
 async def test_lines_of_a_task_are_numbered_by_themselves_and_end_with_the_right(world: World) -> None:
+    """Attack T-ACCOUNT-01: reading the log of the daemon by a task of one's own.
+
+    Defence: lines of one's tasks alone are given, by numbers that do not count the others, until the right ends.
+    """
     async with world.running("node", private=True) as node:
         asking, task = await shared(world, node)
         lines = node.parts.context.lines
@@ -514,6 +541,10 @@ async def test_a_task_of_ones_own_is_not_told_of_what_may_no_longer_be_read(worl
 
 
 async def test_an_account_is_told_of_its_tokens_and_of_no_others(world: World) -> None:
+    """Attack T-ACCOUNT-01: learning of a token by a role on the account that has it.
+
+    Defence: only that account gets events of its tokens.
+    """
     async with world.running("node", private=True) as node:
         asking = await settled(node)
         await node.apply(GRANT.replace("Dataset:{what}", "Account:{what}").format(

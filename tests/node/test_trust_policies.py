@@ -156,7 +156,12 @@ async def test_the_policy_in_force_is_told(world: World, profile: str, told: str
 
 
 async def test_roots_on_this_machine_are_told(world: World) -> None:
-    """Of what is published: of a private dataset nobody else relies on the key."""
+    """Attack T-HEAD-05: a break-in on a machine whose owner did not know that root keys are on it.
+
+    Defence: `odfctl doctor` names published datasets whose root key is on the machine, until it is taken offline.
+
+    Of what is published: of a private dataset nobody else relies on the key.
+    """
     async with world.running("bob", private=True) as bob:
         await bob.apply(ROOT)
         assert (await probed(bob))["roots"].result == "ok"
@@ -175,6 +180,11 @@ async def test_roots_on_this_machine_are_told(world: World) -> None:
 
 
 async def test_one_witness_less_is_told_before_it_is_gone(world: World) -> None:
+    """Attack T-HEAD-06: witnesses that are taken down one by one, to stop readers.
+
+    Defence: the owner is warned when the loss of one more witness would end the quorum; `odfctl trust show -o json`
+    counts how many may be lost.
+    """
     key = str(SigningKey(b"w" * 32).did)
     groups = (model.Group(name="w", keys=(key,)),)
     asks = model.Policy(witness=model.Witness(f=0, quorum=1, groups=groups))
@@ -208,7 +218,13 @@ def test_who_creates_datasets_is_told_where_their_keys_are() -> None:
 
 
 async def test_what_was_imported_feeds_a_transform_as_policy_says(world: World, tmp_path: Path) -> None:
-    """A derived dataset of a stranger came as a folder: it is no more this node's own than a mirror is."""
+    """Attack T-VERDICT-05: a derived dataset of others that is imported from a folder or web server, past the policy of
+    mirrors.
+
+    Defence: an imported dataset is an input only as far as `use` reaches.
+
+    A derived dataset of a stranger came as a folder: it is no more this node's own than a mirror is.
+    """
     folder = tmp_path / "towns"
     async with world.running("alice") as alice:
         world.write("alice", "a.csv", *ROWS)

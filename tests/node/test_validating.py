@@ -116,7 +116,13 @@ async def test_what_is_validated_is_shown_among_the_tasks_while_it_lasts(world: 
 
 
 async def test_verdicts_by_a_key_of_their_own_do_not_name_the_node(world: World) -> None:
-    """Whoever lists that key counts them; the node knows them for its own."""
+    """Attack T-PRIVATE-02: a validator that is identified by the key of its verdicts, and attacked.
+
+    Defence: a separate key signs them (`own-key`); members of its network may still identify it by the data it serves
+    and sends first: `docs/spec/trust.md#privacy`.
+
+    Whoever lists that key counts them; the node knows them for its own.
+    """
     policy = model.Policy(profile="validator", publish=model.Publish(own_key=True))
     async with world.running("alice") as alice, world.running("bob", policy) as bob:
         await published(world, alice)
@@ -375,7 +381,12 @@ def checks(share: float) -> model.Policy:
 
 
 async def test_spot_checks_find_a_lie_unasked(world: World) -> None:
-    """A node that attests nothing re-runs what its picks fall on: the lie is found, and not told to others."""
+    """Attack T-VERDICT-01: a validator that copies correct verdicts.
+
+    Defence: spot checks: nodes that do not attest re-run a secret share of steps; they detect a copied false verdict.
+
+    A node that attests nothing re-runs what its picks fall on: the lie is found, and not told to others.
+    """
     async with world.running("alice") as alice, world.running("bob", checks(1.0)) as bob:
         alice.engine.wrong = partial(add_to_first, "population", 1000)
         await published(world, alice)
@@ -542,6 +553,11 @@ async def test_a_lie_is_confirmed_here_and_no_word_of_others_is_needed(world: Wo
 
 @pytest.mark.slow
 async def test_a_broken_machine_among_validators_harms_nobody(world: World) -> None:
+    """Attack T-VERDICT-06: a listed validator that accuses falsely, to stop a dataset or to keep machines busy.
+
+    Defence: the step is re-run here, one bundle at a time; a re-run from the start that equals the published result
+    counts against that validator, and no more evidence of its group is fetched for a day.
+    """
     async with (
         accusing(world, lies=False) as (alice, bob),
         world.running("carol", rechecks(bob.key, alice.key, f=1)) as carol,
@@ -665,7 +681,12 @@ async def test_evidence_of_something_else_is_dropped_and_its_reporter_rests(worl
 
 @pytest.mark.slow
 async def test_a_refuted_dataset_feeds_no_derivation(world: World) -> None:
-    """Carol derives from what Alice derived, as far as it may be relied on, and goes on when a person lifts it."""
+    """Attack T-VERDICT-05: a false result that honest nodes derive from.
+
+    Defence: a mirror is an input only within its reach; data derived earlier is shown as tainted.
+
+    Carol derives from what Alice derived, as far as it may be relied on, and goes on when a person lifts it.
+    """
     async with (
         accusing(world, lies=True) as (alice, bob),
         world.running("carol", rechecks(bob.key, recheck=False)) as carol,
@@ -744,7 +765,12 @@ async def test_another_node_attests_a_root(world: World, shards: int) -> None:
 
 
 async def test_other_rows_than_the_bytes_give_are_told(world: World) -> None:
-    """As of a publisher that keeps bytes and publishes other rows."""
+    """Attack T-VERDICT-04: an owner whose captured bytes give other rows than it published.
+
+    Defence: the bytes are decoded again, and the result is signed for each block.
+
+    As of a publisher that keeps bytes and publishes other rows.
+    """
     async with world.running("alice") as alice, world.running("bob") as bob:
         await filled(world, alice)
         with alice.home.database.write() as connection:
@@ -760,7 +786,12 @@ async def test_other_rows_than_the_bytes_give_are_told(world: World) -> None:
 
 @pytest.mark.parametrize("name", ["..", "/etc/passwd/..", "a" * 4000, "\n", "x/\u202e"])
 async def test_names_of_files_lead_nowhere(world: World, name: str) -> None:
-    """A stranger wrote them; they tell a format, and no place."""
+    """Attack T-BYTES-02: names of captured files that lead out of a folder.
+
+    Defence: only the last part of a name is used, if it is visible and short.
+
+    A stranger wrote them; they tell a format, and no place.
+    """
     async with world.running("alice") as alice, world.running("bob") as bob:
         await filled(world, alice, days=(1,))
         with alice.home.database.write() as connection:
@@ -810,7 +841,13 @@ async def bind_of(node: Node, ref: str) -> Any:
 
 
 async def test_bytes_of_another_publisher_attest_nothing(world: World) -> None:
-    """Else anybody could have validators sign that a root is not what its bytes give."""
+    """Attack T-VERDICT-04: bytes for a root that another than its owner offers, so that validators sign that the root
+    is wrong.
+
+    Defence: a root names the dataset of its bytes in its chain.
+
+    Else anybody could have validators sign that a root is not what its bytes give.
+    """
     async with world.running("alice") as alice, world.running("bob") as bob, world.running("carol") as carol:
         for node, name, day in ((alice, "alice", 1), (bob, "bob", 2)):
             await node.apply(ROOT)

@@ -118,7 +118,12 @@ async def test_a_change_is_read_and_encoded_once_for_fifty_watchers(
 
 
 async def test_watchers_who_share_a_read_are_told_of_their_own_types_alone(node: Watched) -> None:
-    """Elements of sets are told only to who names their type."""
+    """Attack T-ACCOUNT-01: a watcher of resources that is shown another watcher's resources, because both share a read.
+
+    Defence: a shared read has no filter: each watcher filters by itself.
+
+    Elements of sets are told only to who names their type.
+    """
     kinds = {"repository": ["Repository"], "variable": ["Variable"], None: ["Repository", "VariableSet"]}
     told: dict[str | None, list[str]] = {kind: [] for kind in kinds}
 

@@ -246,7 +246,13 @@ async def test_a_long_chain_comes_in_packs(world: World, site: Site, monkeypatch
 @pytest.mark.slow
 @pytest.mark.parametrize("lie", ["noise", "other", "cut", "none", "kept-back"])
 async def test_packs_that_lie_achieve_nothing(world: World, site: Site, monkeypatch: Any, lie: str) -> None:
-    """Noise, blocks of another chain, a pack that is cut off, none at all, or none for us: each block comes by name."""
+    """Attack T-REPO-01: packs of blocks that contain garbage, blocks of other chains, or end early.
+
+    Defence: a block counts by its hash, on the walk from the head; missing ones are fetched by name; 8 MiB of each,
+    once.
+
+    Noise, blocks of another chain, a pack that is cut off, none at all, or none for us: each block comes by name.
+    """
     monkeypatch.setattr(web, "WORTH_A_PACK", 3)
     monkeypatch.setattr(web.WebTransport, "few", 2)
     async with world.running("alice") as alice:
@@ -271,6 +277,11 @@ async def test_packs_that_lie_achieve_nothing(world: World, site: Site, monkeypa
 async def test_a_web_server_that_lies_achieves_nothing(
     world: World, site: Site, monkeypatch: Any, part: str, few: int
 ) -> None:
+    """Attack T-REPO-01: a web server that returns false data.
+
+    Defence: its bytes are hashed, checked and proven by the signed tree like bytes from a peer; sizes and ranges that
+    it states are hints.
+    """
     monkeypatch.setattr(web.WebTransport, "few", few)
     async with world.running("alice") as alice:
         cities = await exported(world, alice, site, 2)
@@ -422,7 +433,12 @@ async def test_what_kamu_wrote_leaves_byte_for_byte(world: World) -> None:
 
 
 async def test_what_policy_keeps_back_is_not_there(world: World) -> None:
-    """By default, what nobody signed."""
+    """Attack T-PRIVATE-01: reading data that policy withholds, or files of the node, over HTTP.
+
+    Defence: names are hashes, or do not exist; the same library answers as for peers.
+
+    By default, what nobody signed.
+    """
     async with world.running("alice", http=ANY_PORT) as alice, httpx.AsyncClient() as client:
         await alice.done(alice.api.flow.import_(wire.ImportRequest(source=str(GOLDEN / "flights"), as_name="flights")))
         assert (await client.get(f"{url_of(alice)}/flights/packs/0")).status_code == 404
@@ -433,7 +449,13 @@ async def test_what_policy_keeps_back_is_not_there(world: World) -> None:
 
 
 async def test_no_spelling_of_a_path_leads_to_what_is_private_or_out_of_the_site(world: World) -> None:
-    """Beside a published dataset; by bytes, since a client of HTTP would write the path anew."""
+    """Attack T-PRIVATE-01: other spellings of a path at the site (`..` in each encoding, absolute ones, other cases and
+    look-alikes) that lead to a private dataset or to files of the node.
+
+    Defence: a path is parts that are names, ids and hashes, each parsed; no part of it is ever joined to a folder.
+
+    Beside a published dataset; by bytes, since a client of HTTP would write the path anew.
+    """
     async with world.running("alice", private=True, http=ANY_PORT) as alice:
         await alice.apply(ROOT.replace("cities", "secret"), ROOT)
         await grown(world, alice, 0)
@@ -485,6 +507,10 @@ async def test_a_row_that_was_spoilt_gives_nothing_away(world: World) -> None:
 
 
 async def test_one_visitor_leaves_room_for_others(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Attack T-HTTP-01: a visitor of the site that takes all its connections.
+
+    Defence: an eighth of them at most; headers, bodies and answers have time limits.
+    """
     monkeypatch.setattr(server, "OF_ONE", 2)
     async with world.running("alice", http=ANY_PORT) as alice:
         port = int(url_of(alice).rpartition(":")[2])

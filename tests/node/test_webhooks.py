@@ -144,7 +144,13 @@ async def test_a_target_is_told_once_of_what_comes_moves_and_goes(world: World, 
 async def test_what_fails_comes_again_under_its_id_and_joins_what_came_meanwhile(
     world: World, receiver: Receiver
 ) -> None:
-    """Also over a restart, after which nothing of it is lost."""
+    """Attack T-SOURCE-06: a receiver that does not answer, or fails for ever.
+
+    Defence: 10 seconds a call, four at a time, one while it fails; one delivery a dataset, which collects later
+    changes; given up after a day, counted.
+
+    Also over a restart, after which nothing of it is lost.
+    """
     async with world.running("alice", **INSIDE) as alice:
         await alice.apply(SECRET, target(receiver), dataset("a"))
         await status(alice)
@@ -267,7 +273,13 @@ async def test_a_delivery_that_fails_for_a_day_is_given_up_and_counted(world: Wo
 
 
 async def test_no_webhook_leads_into_our_own_house(world: World, receiver: Receiver) -> None:
-    """Where nobody named a network of it."""
+    """Attack T-SOURCE-05: a webhook that leads into our own network, by its name, its address or a redirect.
+
+    Defence: dialled only on the Internet, over TLS, and in networks that `webhooks.inside` names; resolved once; no
+    redirect, no proxy; the body of the answer is not read.
+
+    Where nobody named a network of it.
+    """
     async with world.running("alice") as alice:
         await alice.apply(SECRET, target(receiver), dataset("a"))
         await status(alice)
@@ -304,6 +316,11 @@ async def test_a_target_waits_for_its_secret(world: World, receiver: Receiver) -
     ],
 )
 async def test_what_is_no_target_is_refused_at_its_line(world: World, text: str, place: int) -> None:
+    """Attack T-SOURCE-06: credentials in the URL of a webhook, which is shown with its resource.
+
+    Defence: a user or a password in it is refused; credentials in path or query cannot be recognised, and the
+    documentation warns.
+    """
     async with world.running("alice") as alice:
         with pytest.raises(Invalid) as caught:
             await alice.apply(f"$schema: WebhookTarget\nheaders: {{name: hook}}\n{text}")
@@ -466,6 +483,10 @@ async def test_a_call_of_a_flow_is_repeated_under_its_id_until_it_is_answered(wo
 
 
 async def test_what_a_flow_sends_names_what_a_run_has(world: World, receiver: Receiver) -> None:
+    """Attack T-SOURCE-06: a flow's payload with values that no receiver should have.
+
+    Defence: `${{ }}` in it can name only the event and the time, no set of values and no environment.
+    """
     async with world.running("alice", **INSIDE) as alice:
         wrong = CALLING.format(target="one", trigger=AT_NEWS, payload=", payload: '${{ env.HOME }}'")
         with pytest.raises(Invalid, match=r"unknown variable 'env.HOME'"):

@@ -134,7 +134,12 @@ async def test_a_tree_is_cosigned_once_and_renewed(world: World) -> None:
 
 
 async def test_a_witness_never_signs_another_history(world: World) -> None:
-    """What was cosigned stands in the database and, for a restored backup, in the journal; both are asked."""
+    """Attack T-HEAD-06: a witness that signs two histories.
+
+    Defence: a cosignature is compared with earlier ones, stored and journalled before it is sent.
+
+    What was cosigned stands in the database and, for a restored backup, in the journal; both are asked.
+    """
     bob, cities = await mirrored(world)
     now = [world.clock.now()]
     assert witness_of(bob, now).consider(cities) is not None
@@ -155,7 +160,12 @@ async def test_a_witness_never_signs_another_history(world: World) -> None:
 
 
 async def test_a_witness_from_a_backup_goes_on_only_from_what_it_cosigned(world: World) -> None:
-    """The journal remembers a tree that the database does not: a larger one must begin with it."""
+    """Attack T-KEY-01: a witness that restores an old database.
+
+    Defence: a new tree must extend the last one in the journal, whatever the database contains.
+
+    The journal remembers a tree that the database does not: a larger one must begin with it.
+    """
     bob, cities = await mirrored(world)
     now, key = [world.clock.now()], bob.home.keys.node_key().did
     size = bob.size("theirs")
@@ -167,7 +177,12 @@ async def test_a_witness_from_a_backup_goes_on_only_from_what_it_cosigned(world:
 
 
 async def test_a_witness_believes_its_own_signature_that_others_show(world: World) -> None:
-    """Restored with its journal, as a copy of a whole disk is, it hears of what it cosigned since from who was told."""
+    """Attack T-KEY-01: a witness whose whole disk was restored from an older copy.
+
+    Defence: its own cosignatures come back from other nodes, and bind it.
+
+    Restored with its journal, as a copy of a whole disk is, it hears of what it cosigned since from who was told.
+    """
     bob, cities = await mirrored(world)
     now, size = [world.clock.now()], bob.size("theirs")
     later = TreeCheckpoint(cities, 0, size + 2, b"?" * 32)
@@ -280,7 +295,13 @@ def another_history(node: Node, dataset: DatasetId) -> bytes:
 
 @pytest.mark.parametrize("rung", ["witnessed", "expected"])
 async def test_eclipse_never_deceives(world: World, rung: str) -> None:
-    """A newcomer is shown only what the eclipser likes: nothing false is taken, and honest contact ends it."""
+    """Attack T-HEAD-07: eclipse of a newcomer.
+
+    Defence: `mirror add --expect HASH`, or a head cosigned by a quorum of witnesses, turns an eclipse into a delay;
+    without either the dataset is shown as unwitnessed.
+
+    A newcomer is shown only what the eclipser likes: nothing false is taken, and honest contact ends it.
+    """
     async with world.running("alice") as alice, world.running("bob", COSIGNS) as bob:
         cities = await published(world, alice)
         await bob.mirror(cities, "theirs")
@@ -307,7 +328,13 @@ async def test_eclipse_never_deceives(world: World, rung: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(("blocks", "met"), [((1, 2, 3), "networks"), ((1, 2, 2), "first-sight")])
 async def test_three_networks_that_show_the_same_are_told(world: World, blocks: tuple[int, ...], met: str) -> None:
-    """A newcomer who knows no hash and no witness; peers of one network stand for one."""
+    """Attack T-HEAD-07: eclipse of a newcomer without a hash or witnesses.
+
+    Defence: the first chain seen is taken; it is shown as unwitnessed until peers in three networks (a /16 or /32 each,
+    by the addresses of their connections) show the same chain.
+
+    A newcomer who knows no hash and no witness; peers of one network stand for one.
+    """
     async with world.running("alice") as alice, world.running("bob") as bob, world.running("dora") as dora:
         cities = await published(world, alice)
         for node, block in zip((alice, bob, dora), blocks, strict=True):
@@ -333,7 +360,12 @@ async def test_three_networks_that_show_the_same_are_told(world: World, blocks: 
 async def test_a_newcomer_among_peers_of_one_network_looks_for_others(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is connected with one alone, and was told of two elsewhere: it meets them before it says how it was met."""
+    """Attack T-HEAD-07: a newcomer whose first peers are all in one network.
+
+    Defence: peers of the dataset in other networks are looked for, one of each, before first contact is reported.
+
+    It is connected with one alone, and was told of two elsewhere: it meets them before it says how it was met.
+    """
     monkeypatch.setattr(mesh, "GROW", 3600.0)  # nobody dials but for a dataset
     async with world.running("alice") as alice, world.running("bob") as bob, world.running("dora") as dora:
         cities = await published(world, alice)
@@ -378,6 +410,10 @@ async def test_who_shows_another_chain_is_no_network(world: World) -> None:
 
 @pytest.mark.slow
 async def test_strangers_leave_room_for_witnesses_that_count(world: World) -> None:
+    """Attack T-HEAD-06: cosignatures by unlisted keys.
+
+    Defence: at most 64 for a dataset; listed witnesses have a reserve.
+    """
     key = SigningKey(b"w" * 32)
     async with world.running("alice", asks(str(key.did))) as alice:
         await alice.apply(ROOT)
@@ -408,7 +444,13 @@ def version_of(node: Node, dataset: DatasetId, writer: bytes) -> bytes:
 @pytest.mark.slow
 @pytest.mark.parametrize("order", [(0, 1, 2), (2, 0, 1), (1, 2, 0), (0, 2, 1)])
 async def test_witnesses_decide_between_two_versions_for_a_newcomer(world: World, order: tuple[int, ...]) -> None:
-    """Bob saw the other version first and cosigned it; Carol holds nothing yet, Dave holds blocks and asks."""
+    """Attack T-HEAD-05: two versions of one authority, shown to a newcomer.
+
+    Defence: the version cosigned by a quorum of witnesses is followed; without a quorum neither is followed, and the
+    operator decides.
+
+    Bob saw the other version first and cosigned it; Carol holds nothing yet, Dave holds blocks and asks.
+    """
     async with world.running("alice") as alice, world.running("bob", COSIGNS) as bob:
         cities = await published(world, alice)
         one, other = (version_of(alice, cities, bytes([number]) * 32) for number in (1, 2))
@@ -526,7 +568,12 @@ async def test_what_nobody_can_prove_waits(world: World) -> None:
 
 
 async def test_a_false_proof_moves_no_witness_and_both_heads_are_told(world: World) -> None:
-    """A provider that lies is no offender by that alone, for it may hold another history; but nothing is cosigned."""
+    """Attack T-HEAD-06: peers that send a witness false proofs or none.
+
+    Defence: the witness waits; if no proof joins two heads, it gossips both.
+
+    A provider that lies is no offender by that alone, for it may hold another history; but nothing is cosigned.
+    """
     async with world.running("alice") as alice:
         cities = await publish_unspread(world, alice)
         async with world.running("witness", attends(cities)) as witness:
@@ -551,7 +598,12 @@ async def test_a_false_proof_moves_no_witness_and_both_heads_are_told(world: Wor
 
 @pytest.mark.slow
 async def test_a_split_that_a_witness_sees_is_proven_by_those_who_hold_it(world: World) -> None:
-    """The thief shows his branch to the witness, which had cosigned the owner's: both heads meet where blocks are."""
+    """Attack T-HEAD-06: a split view that only a witness observes.
+
+    Defence: it gossips both heads, and nodes with the blocks prove the fork.
+
+    The thief shows his branch to the witness, which had cosigned the owner's: both heads meet where blocks are.
+    """
     async with world.running("alice") as alice:
         cities = await publish_unspread(world, alice)
     world.steal("alice", "mallory", b"m" * 32)
@@ -651,6 +703,10 @@ class Patient:
 
 
 async def test_silent_peers_of_one_dataset_keep_no_other_waiting(autojump_clock: MockClock) -> None:
+    """Attack T-HEAD-06: peers that never answer a witness.
+
+    Defence: a time limit of one minute for a head; eight datasets at a time.
+    """
     silent, other = SigningKey(b"s" * 32).dataset_id, SigningKey(b"o" * 32).dataset_id
     witness, journal = Patient(), Lines()
     proven = trio.Event()
@@ -899,6 +955,10 @@ async def test_of_others_datasets_nothing_is_submitted(world: World) -> None:
 
 
 async def test_a_key_that_forgot_what_it_said_signs_no_note(world: World) -> None:
+    """Attack T-HEAD-06: a note for a witness by a key without its journal.
+
+    Defence: only trees of heads in the signing journal are signed.
+    """
     async with world.running("alice") as alice:
         bench = await bench_of(world, alice)
         keys = alice.home.keys
@@ -972,6 +1032,10 @@ async def test_a_node_is_a_public_witness_for_another(world: World) -> None:
 
 
 async def test_requests_over_the_limit_end_unread(world: World) -> None:
+    """Attack T-HEAD-06: a submission that is huge, or sent slowly.
+
+    Defence: 10 KiB and 20 s for a request.
+    """
     dataset = "did:odf:fed01" + "3b" * 32
     policy = model.Policy(publish=model.Publish(witness=(dataset,)))
     async with world.running("witness", policy, http=HTTP) as witness, httpx.AsyncClient() as client:

@@ -77,6 +77,10 @@ async def holds() -> None:
 
 @pytest.mark.parametrize("leak", LEAKS)
 async def test_a_leak_is_found(holds: None, leak: str) -> None:
+    """Attack T-QUERY-01: a query that escapes from its engine.
+
+    Defence: no network, no files but its own, few system calls; at start each level is probed by attempts to escape.
+    """
     verdict = await trial(LEAKS[leak])
     assert FORBIDDEN[leak] in verdict.problems, verdict
 
@@ -151,6 +155,10 @@ async def test_without_its_rlimit_a_process_takes_what_it_likes(holds: None) -> 
 
 
 async def test_control_groups_keep_memory_and_processes_together(holds: None) -> None:
+    """Attack T-QUERY-02: a query that takes all memory or starts processes without end.
+
+    Defence: control groups, where this user may make them; elsewhere rlimits by process, which is reported.
+    """
     groups = find_groups()
     if isinstance(groups, str):
         pytest.skip(f"no control groups here: {groups}")
@@ -324,6 +332,12 @@ async def test_it_holds_what_it_must(hatched: Callable[..., Any], groups: Groups
 
 
 async def test_it_has_nothing_of_the_zygote(hatched: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Attack T-QUERY-01: a query's process that is forked, and keeps files, capabilities, memory or namespaces of the
+    process that it came from.
+
+    Defence: it joins a new sandbox, gives up all capabilities, closes all files but its own, and takes the filter
+    before it computes; the way in is probed as each level is.
+    """
     monkeypatch.setenv("ODFD_TEST_SECRET", "of the node")
     zygote = await hatched()
     process = zygote.start(JOB)
@@ -361,6 +375,10 @@ async def test_it_ends_with_its_sandbox_and_its_sandbox_with_it(hatched: Callabl
 
 
 async def test_a_sandbox_that_shares_a_namespace_is_not_joined(hatched: Callable[..., Any]) -> None:
+    """Attack T-QUERY-01: a sandbox that is gone when a process joins it, and whose number another process has.
+
+    Defence: the namespaces are compared with those that were made; if one is missing or another, the process ends.
+    """
     zygote = await hatched(Sharing)
     process = zygote.start(JOB)
     with trio.fail_after(PATIENCE):

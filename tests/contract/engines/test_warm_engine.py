@@ -119,7 +119,13 @@ def asking(request: TransformRequest, query: str) -> TransformRequest:
 
 
 async def test_an_engine_has_nothing_of_the_task_that_started_it(bed: Bed, bench: Any) -> None:
-    """It serves other tasks after, and lines that it logs then are not of the first."""
+    """Attack T-ACCOUNT-01: starting an engine by one's own task, so that its later log lines for others are read in the
+    log of that task.
+
+    Defence: an engine process starts without the task of its first caller.
+
+    It serves other tasks after, and lines that it logs then are not of the first.
+    """
     task = contextvars.ContextVar("task", default="none")
     bed.note = task.get
     engine = bed.engine()
@@ -280,7 +286,14 @@ def held(engine: WarmEngine) -> dict[str, int]:
 async def test_a_query_that_ends_its_process_ends_no_other_query(
     tmp_path: Path, bench: Any, apart: int, processes: int
 ) -> None:
-    """With each dataset in its own process the other goes on. In one process both are repeated once, apart."""
+    """Attack T-QUERY-02: a query that harms others in its engine: ends their process, fills its memory, changes state
+    in the JVM.
+
+    Defence: a request lost with a process that it shared is repeated once, in a process of its own; with
+    `engine.isolation = "dataset"` each dataset has a process of its own.
+
+    With each dataset in its own process the other goes on. In one process both are repeated once, apart.
+    """
     bed, ended, enough = Bed(PlainProcess(), tmp_path), [], tmp_path / "enough"
     engine = bed.engine(apart=apart)
 

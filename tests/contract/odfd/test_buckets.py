@@ -205,6 +205,11 @@ def _sent(handler: http.server.BaseHTTPRequestHandler, status: int, body: bytes,
 
 
 def test_keys_of_a_source_are_signed_with_and_told_to_nobody(stored: Stored, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Attack T-SOURCE-01: keys of a bucket that a source reads, in its chain or in an error, or keys of the daemon's
+    environment sent to it.
+
+    Defence: keys are variables; error texts of the library are not shown; keys that are not declared are not sent.
+    """
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKIAofthedaemon")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "ofthedaemon")
     seen: list[str] = []
@@ -225,7 +230,12 @@ def test_keys_of_a_source_are_signed_with_and_told_to_nobody(stored: Stored, mon
 
 
 def test_a_store_that_leads_elsewhere_brings_nothing_from_there(stored: Stored) -> None:
-    """An answer of another server has neither the tag that was listed nor the range that was asked for."""
+    """Attack T-SOURCE-03: a store that redirects a source to another server's data in place of an object.
+
+    Defence: an answer is kept only if it has the listed tag and the requested range.
+
+    An answer of another server has neither the tag that was listed nor the range that was asked for.
+    """
     listed = (
         b"<ListBucketResult><Contents><Key>a.csv</Key><LastModified>2024-01-01T00:00:00.000Z</LastModified>"
         b"%s<Size>6</Size></Contents></ListBucketResult>"
@@ -375,7 +385,14 @@ def test_what_is_not_there_is_told_by_each_cloud(cloud: Cloud, tmp_path: Path) -
 def test_without_keys_what_is_public_is_read_and_nothing_is_written(
     cloud: Cloud, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Variables that these libraries read elsewhere open nothing here, nor lead elsewhere."""
+    """Attack T-SOURCE-01: variables of the daemon's environment, or the machine's own role, that open a bucket of
+    Google or Azure, or lead to another host.
+
+    Defence: the address, the account and a provider of credentials are always given, also for requests that are not
+    signed; tokens of Google are made from the declared key.
+
+    Variables that these libraries read elsewhere open nothing here, nor lead elsewhere.
+    """
     cloud.owner.put("d/b.csv", b"1,b\n")
     for name, value in {
         "AZURE_STORAGE_ACCOUNT_KEY": KEY,

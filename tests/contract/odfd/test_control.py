@@ -575,7 +575,12 @@ async def test_it_prints_the_address(serve: Callable[..., Any], capsys: pytest.C
 async def test_no_word_that_others_see_holds_the_token(
     serve: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variable: str
 ) -> None:
-    """A browser is started with the name of a file, which only this user reads; the file before it is gone."""
+    """Attack T-HTTP-02: another user of this machine who reads command lines.
+
+    Defence: the browser gets a file that only its user can read.
+
+    A browser is started with the name of a file, which only this user reads; the file before it is gone.
+    """
     monkeypatch.delenv("XDG_RUNTIME_DIR", raising=False)
     monkeypatch.setenv(variable, str(tmp_path / "mine"))
     opened: list[str] = []

@@ -187,6 +187,11 @@ def test_what_is_refused(base: Served, ask: Callable[..., Any], query: str, curs
 
 
 def test_a_query_writes_nothing(base: Served, ask: Callable[..., Any]) -> None:
+    """Attack T-SOURCE-03: a query of a source that changes the database, or a value of a cursor that becomes part of a
+    statement.
+
+    Defence: the transaction is read-only; values are parameters, or escaped by the driver for the server.
+    """
     base.run(orders(1))
     with pytest.raises(Invalid):
         ask(SqlQuery(query="WITH x AS (SELECT 1) DELETE FROM orders"))
@@ -265,6 +270,11 @@ def test_of_an_error_with_a_number_its_words_are_told() -> None:
 
 @pytest.mark.slow
 def test_what_does_not_answer_is_told_without_its_password(tmp_path: Path) -> None:
+    """Attack T-SOURCE-01: the password of a database, in the words of its driver or in a list of processes.
+
+    Defence: it is a variable, refused in the URL itself; the request goes by standard input to a process without our
+    environment; values in its messages are replaced by templates.
+    """
     closed = Served("postgresql://reader:${{ env.DB }}@127.0.0.1:1/shop", tmp_path, "postgresql")
     with pytest.raises(Remote) as fault, redact({"DB": PASSWORD}):
         one_fetch(closed, tmp_path, SqlQuery(query=ALL))

@@ -106,6 +106,12 @@ def test_logs_of_finalised_blocks_come_once(chain: Chain, tmp_path: Path) -> Non
 
 @pytest.mark.usefixtures("here")
 def test_another_history_of_the_chain_is_refused(chain: Chain, tmp_path: Path) -> None:
+    """Attack T-SOURCE-03: an Ethereum node with another history, or a reorganisation, so that rows of two histories are
+    mixed.
+
+    Defence: only finalised blocks are read; the hash of the last block is in the chain with the rows, and another hash
+    is refused.
+    """
     minted(chain, 120)
     chain.final = 150
     root = Root(chain, tmp_path)
@@ -212,6 +218,10 @@ def _bent(kind: str) -> Any:
     ["twice", "removed", "another contract", "another block", "another hash", "no log", "many topics", "odd data"],
 )
 def test_a_node_that_gives_what_was_not_asked_for_is_refused(chain: Chain, tmp_path: Path, kind: str) -> None:
+    """Attack T-SOURCE-03: an Ethereum node that gives logs of other contracts or blocks, a log twice, or a removed log.
+
+    Defence: each log is compared with the question, and its block's hash with the block.
+    """
     minted(chain, 120)
     chain.final, chain.bent = 150, _bent(kind)
     with pytest.raises(Remote, match=r"not asked for|not what was asked for|changed its blocks"):
@@ -230,6 +240,12 @@ def test_a_log_that_is_another_event_is_refused_by_its_place(chain: Chain, tmp_p
 
 
 def test_answers_of_a_node_are_bounded_and_its_address_is_judged(chain: Chain, tmp_path: Path) -> None:
+    """Attack T-SOURCE-04: an answer of an Ethereum node without end, or its address within our network in a source of
+    another publisher.
+
+    Defence: answers have a limit, and addresses are checked like those of web pages; data of contracts is decoded in a
+    separate process.
+    """
     minted(chain, 120)
     chain.final = 150
     with pytest.raises(Refused) as caught:

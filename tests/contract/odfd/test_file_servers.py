@@ -132,6 +132,10 @@ def test_a_file_comes_again_only_when_it_changed(server: Server) -> None:
 
 @pytest.mark.parametrize("breaks", [0, 1])
 def test_what_is_written_while_it_is_read_is_refused(server: Server, breaks: int) -> None:
+    """Attack T-SOURCE-03: an FTP file that is written while it is read, so that halves of two are taken for one.
+
+    Defence: size and time are requested again at the end, and before a transfer resumes.
+    """
     path = server.served.put("large", LARGE)
     if isinstance(server.served, FtpServed):
         server.served.breaks = breaks
@@ -182,6 +186,10 @@ def test_folders_below_and_times_in_names(server: Server) -> None:
 
 
 def test_a_listing_has_an_end(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Attack T-SOURCE-04: SFTP folders without end, or a name there that leads elsewhere.
+
+    Defence: entries, depth, bytes and time have limits; links are not followed, and a name with a slash is refused.
+    """
     for name in range(5):
         server.served.put(f"daily/{name}.csv", b"1", LONG_AGO)
     monkeypatch.setattr(server.client, "MAX_LISTED", 4)
@@ -281,6 +289,11 @@ def test_a_server_that_tells_no_times_makes_a_source_without_a_state(ftp_server:
 
 
 def test_a_server_that_sends_elsewhere_is_refused(ftp_server: FtpServed) -> None:
+    """Attack T-SOURCE-05: an FTP server whose answer to `PASV` or `EPSV` makes the node connect to another host, or to
+    a service of its own.
+
+    Defence: files come from the address that was dialled, from ports above 1023; another address is refused by name.
+    """
     ftp_server.put("a.csv", b"1\n")
     ftp_server.address = "192.0.2.7"
     assert isinstance(fetched(ftp_server, "a.csv"), Fetched), "EPSV names no address"
@@ -303,6 +316,10 @@ def test_a_server_that_sends_to_a_service_of_its_own_is_refused(
 
 
 def test_lines_and_bytes_of_a_server_of_ftp_are_bounded(ftp_server: FtpServed, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Attack T-SOURCE-04: answers of an FTP server without end, or a file with more bytes than announced.
+
+    Defence: lines, bytes and time have limits, in a process of its own.
+    """
     ftp_server.put("large", LARGE)
     for hidden in (set(), {"SIZE"}):
         ftp_server.without = hidden
@@ -355,6 +372,12 @@ def test_a_server_of_another_certificate_or_without_tls_is_refused(
 
 
 def test_a_server_that_takes_no_tls_hears_no_password(ftp_server: FtpServed) -> None:
+    """Attack T-SOURCE-01: a man in the middle before a server of FTPS, MQTT or Kafka, or a server that asks for the
+    password in plain text.
+
+    Defence: certificates and names are checked, and no setting turns that off; user and password are sent only after
+    TLS began, and files come encrypted or not at all.
+    """
     ftp_server.put("a.csv", b"1\n")
     with pytest.raises(Refused, match=r"the server takes no TLS \(50\d\)"):
         asked(ftp_server, FetchUrl(url=ftp_server.url("a.csv", READER).replace("ftp://", "ftps://")))
@@ -389,6 +412,10 @@ def test_any_line_of_a_listing_is_an_entry_or_a_told_mistake(line: str) -> None:
 
 
 def test_a_value_of_a_variable_ends_no_command(ftp_server: FtpServed) -> None:
+    """Attack T-SOURCE-04: an FTP command within a path, a user or a variable's value.
+
+    Defence: line ends and other control characters are refused before a connection is made.
+    """
     with pytest.raises(Invalid, match="no command of FTP"):
         fetched(ftp_server, "${{ env.WHAT }}", variables={"WHAT": "a%0d%0aDELE%20b"})
     assert ftp_server.commands == []
@@ -414,6 +441,11 @@ def test_large_files_and_the_folder_where_a_user_arrives(sftp_server: SftpServed
 
 
 def test_a_server_with_another_key_is_refused_by_name(sftp_server: SftpServed) -> None:
+    """Attack T-SOURCE-01: another server in the place of an SFTP server, to get the password, or to serve other files.
+
+    Defence: the source names the server's key; a source without one, and another key, are refused before the node signs
+    in.
+    """
     sftp_server.put("a.csv", b"1\n")
     step = FetchUrl(url=sftp_server.url("/a.csv"))
     with pytest.raises(Refused, match=r"the server's key is SHA256:\S+, and the source names SHA256:") as caught:
@@ -429,7 +461,12 @@ def test_a_server_with_another_key_is_refused_by_name(sftp_server: SftpServed) -
 def test_a_user_signs_in_by_password_or_key_and_a_wrong_one_is_refused(
     sftp_server: SftpServed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The key that would open lies in the folder where clients of SSH look for it, and is not taken from there."""
+    """Attack T-SOURCE-01: SSH keys, agents or settings of the machine's user, used for a source.
+
+    Defence: none of them is read; a source signs in only with its own secrets.
+
+    The key that would open lies in the folder where clients of SSH look for it, and is not taken from there.
+    """
     home = sftp_server.folder.parent / ".ssh"
     home.mkdir()
     (home / "id_ed25519").write_text(sftp_server.private_key)

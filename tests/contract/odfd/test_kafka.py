@@ -169,6 +169,11 @@ def test_transactions_that_are_open_or_aborted_are_not_read(topic: Callable[...,
 
 @pytest.mark.slow
 def test_a_topic_that_was_made_again_is_refused(topic: Callable[..., Topic]) -> None:
+    """Attack T-SOURCE-03: a topic that was deleted and created again under its name, so that offsets count other
+    messages.
+
+    Defence: the id of the topic is in the chain with the offsets, and another id is refused.
+    """
     made = topic()
     made.send(*numbers(0, 3))
     assert len(made.rows()) == 3
@@ -296,6 +301,11 @@ def test_a_broker_that_is_not_there_is_told(tmp_path: Path, here: None) -> None:
 
 @pytest.mark.slow
 def test_a_server_that_speaks_another_language_is_told(tmp_path: Path, here: None) -> None:
+    """Attack T-SOURCE-04: a broker that does not speak Kafka, or does not answer.
+
+    Defence: the client runs in a process of its own with bounded memory; silence and the whole fetch have limits; only
+    the code of its errors is shown.
+    """
     pytest.importorskip("confluent_kafka")
     settings = IngestSettings(staging=tmp_path, patience=PATIENCE._replace(silence=2.0))
     job = FetchJob(state=None, now=NOW, folder=tmp_path, settings=settings, options=KafkaTopic())

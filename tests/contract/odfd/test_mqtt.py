@@ -175,6 +175,10 @@ def test_the_scheme_says_whether_there_is_tls_at_any_port(
 
 @pytest.mark.slow
 def test_a_session_that_the_broker_forgot_is_told(topic: Callable[[], Topic]) -> None:
+    """Attack T-SOURCE-03: a broker that loses a session, so that messages are lost silently.
+
+    Defence: the broker states whether it knew the session, and the pull reports it.
+    """
     from paho.mqtt.client import Client, MQTTv311
     from paho.mqtt.enums import CallbackAPIVersion
 
@@ -250,6 +254,11 @@ class Session:
 def test_whatever_is_killed_nothing_is_lost_and_nothing_doubled(
     lives: list[tuple[list[bytes], bool]], window: int
 ) -> None:
+    """Attack T-SOURCE-03: a kill between the commit and the acknowledgement of messages, or before both.
+
+    Defence: the chain has the numbers and digests of its last messages: these are acknowledged when they arrive again,
+    and others are ingested.
+    """
     session, published = Session(window), []
     for payloads, commits in lives:
         for payload in payloads:

@@ -120,6 +120,12 @@ def test_variables_are_those_of_the_settings(run: Run, monkeypatch: pytest.Monke
 
 @pytest.mark.slow
 def test_a_sandbox_has_no_network_and_no_files_of_ours(tmp_path: Path) -> None:
+    """Attack T-SOURCE-02: a command of a manifest that reads files of the node, or calls home.
+
+    Defence: commands run in a sandbox without a network, with only the programs of /usr and the Python of the node, in
+    bounded memory and time; if no sandbox works they are refused unless the settings allow them; commands in manifests
+    of other nodes never run.
+    """
     if why_no_sandbox():
         pytest.skip(why_no_sandbox())
     (tmp_path / "secret").write_text("hush")
@@ -283,6 +289,10 @@ def test_a_time_can_be_the_state(program: Program) -> None:
     ],
 )
 def test_what_cannot_be_is_refused(program: Program, script: str, told: str) -> None:
+    """Attack T-SOURCE-02: a container that leaves a link, a pipe or a large file in place of its state.
+
+    Defence: only plain files are opened, never through links, 4 KiB of each; the folder is bounded.
+    """
     program.state = SourceState(source_name="default", kind=ETAG, value="1")
     with pytest.raises(Invalid, match=told):
         program.fetch(script)
@@ -290,7 +300,14 @@ def test_what_cannot_be_is_refused(program: Program, script: str, told: str) -> 
 
 @pytest.mark.slow
 def test_it_reaches_nothing_and_changes_nothing(program: Program) -> None:
-    """The network is that of a container without one: its loopback alone."""
+    """Attack T-SOURCE-02: a manifest that runs a container to read this machine or to call home.
+
+    Defence: off until `ingest.container` allows it; the image is named by digest and never fetched; no capabilities,
+    read-only root, not root inside, bounded memory, processes, time and output; no network unless both manifest and
+    settings say so; images in manifests of other nodes never run.
+
+    The network is that of a container without one: its loopback alone.
+    """
     assert [line.split(":")[0].strip() for line in program.said("cat /proc/net/dev").splitlines()[2:]] == ["lo"]
     seen = program.said("cat /proc/self/status; touch /tmp/a /run/a")
     status = dict(line.split(":\t", 1) for line in seen.splitlines() if ":\t" in line)
@@ -332,7 +349,13 @@ def test_what_outlived_a_killed_node_ends_with_the_next_fetch(program: Program) 
 
 @pytest.mark.slow
 def test_what_a_killed_life_left_is_removed_and_what_others_have_stays(program: Program, tmp_path: Path) -> None:
-    """As podman was killed between making a container and starting it, or ran it until now."""
+    """Attack T-QUERY-01: a container that a killed node had created and not started, which therefore never ends.
+
+    Defence: it has a label of the node's folder; the next start of that node removes it, and no container of another
+    node.
+
+    As podman was killed between making a container and starting it, or ran it until now.
+    """
     mine, other = label_of(program.folder), label_of(tmp_path / "other")
     name = f"odfd-left-{uuid.uuid4().hex[:8]}"
 

@@ -179,6 +179,10 @@ NOT_ASKED: Final[list[tuple[Any, Any, str]]] = [
 
 @pytest.mark.parametrize(("step", "options", "rule"), NOT_ASKED)
 def test_what_nobody_can_be_asked_is_refused_by_its_rule(step: Any, options: Any, rule: str, tmp_path: Path) -> None:
+    """Attack T-SOURCE-04: settings of the client smuggled in through a source's URL.
+
+    Defence: host, port and topic are matched whole; the URL is used for nothing else.
+    """
     if isinstance(step, FetchEthereumLogs):
         pytest.importorskip("eth_abi")
     with pytest.raises(Fault) as caught:
@@ -311,6 +315,10 @@ def test_the_examples_of_the_page_are_accepted_and_keep_their_options(name: str,
 
 @pytest.mark.parametrize("step", [url("ftp://192.0.2.7/a.csv"), source(SQL).fetch])
 def test_no_source_of_a_stranger_that_is_not_on_the_web_is_asked(step: Any) -> None:
+    """Attack T-SOURCE-05: a database that another's manifest names, on the observer's own network.
+
+    Defence: observers fetch only web pages.
+    """
     with pytest.raises(Refused, match="not on the web"):
         source_of(step, None).check_open()
 
@@ -372,6 +380,10 @@ def test_events_can_be_rows_themselves(server: Stream, tmp_path: Path) -> None:
 
 
 def test_a_server_that_forgets_the_position_is_refused(server: Stream, tmp_path: Path) -> None:
+    """Attack T-SOURCE-03: a server of events that ignores the position, so that rows arrive twice.
+
+    Defence: an event whose id was taken is refused, by name.
+    """
     server.events, server.forgets = [("1", "{}"), ("2", "{}")], True
     root = Root(server, tmp_path)
     assert len(root.rows()) == 2
@@ -385,6 +397,11 @@ def test_a_server_that_forgets_the_position_is_refused(server: Stream, tmp_path:
 
 
 def test_ids_that_no_header_or_chain_may_hold_are_refused(server: Stream, tmp_path: Path) -> None:
+    """Attack T-SOURCE-01: an id of an event that ends a header, or contains a secret of the source, which the chain
+    would show.
+
+    Defence: ids are printable and bounded; an id with the value of a variable is refused.
+    """
     for name in ("", "a\tb", "x" * 5000):
         server.events = [(name, "{}")]
         with pytest.raises(Invalid, match="no id of its own"):
@@ -396,6 +413,10 @@ def test_ids_that_no_header_or_chain_may_hold_are_refused(server: Stream, tmp_pa
 
 @pytest.mark.slow
 def test_a_stream_that_never_ends_is_left(server: Stream, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Attack T-SOURCE-04: a stream of events that never ends, or an event without end.
+
+    Defence: a pull listens for half a minute; events and transactions have limits.
+    """
     monkeypatch.setattr(sse, "LONGEST", 0.3)
     server.events, server.pings = [("1", "{}")], True
     root = Root(server, tmp_path)

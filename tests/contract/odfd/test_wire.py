@@ -371,6 +371,12 @@ def _no_event_time(former: FormerDataset) -> None:
 def test_what_does_not_hold_is_refused_by_name(
     spoil: Callable[[FormerDataset], None], rule: str, tmp_path: Path
 ) -> None:
+    """Attack T-SOURCE-03: a chain of ODF 0.18 whose blocks or rows were changed before it is imported.
+
+    Defence: the former hash, link and order of every block are checked before anything is kept; each converted block
+    contains the former one and is compared with it; digests of rows that differ, or cannot be computed, are counted and
+    shown.
+    """
     former = small(tmp_path / "old")
     spoil(former)
     with pytest.raises(Fault) as caught:

@@ -82,7 +82,12 @@ def line(text: str) -> bytes:
 @pytest.mark.slow
 @pytest.mark.parametrize("security", ["/plaintext/2.0.0", "/secio/1.0.0", "/tls/1.0.0"])
 async def test_only_noise_is_spoken(pair: Any, reading: Any, security: str) -> None:
-    """Through plaintext anyone is whom they say they are."""
+    """Attack T-PEER-01: impersonating a peer.
+
+    Defence: noise is the only security protocol: plaintext, TLS and secio are not offered.
+
+    Through plaintext anyone is whom they say they are.
+    """
     stream = await raw(pair.alice)
     await stream.send_all(line("/multistream/1.0.0") + line(security))
     answer = line("/multistream/1.0.0") + line("na")
@@ -92,7 +97,12 @@ async def test_only_noise_is_spoken(pair: Any, reading: Any, security: str) -> N
 
 @pytest.mark.parametrize("role", ["hop", "stop"])
 async def test_no_relay_is_spoken_unasked(pair: Any, role: str) -> None:
-    """Not as one that carries circuits, nor as their end, until the settings say so."""
+    """Attack T-REACH-02: a relay open to everybody.
+
+    Defence: no relay protocol is offered unless a setting enables it.
+
+    Not as one that carries circuits, nor as their end, until the settings say so.
+    """
     with pytest.raises(ProtocolUnsupported):
         await pair.stream(f"/libp2p/circuit/relay/0.2.0/{role}")
     with pytest.raises(ProtocolUnsupported):
@@ -100,7 +110,12 @@ async def test_no_relay_is_spoken_unasked(pair: Any, role: str) -> None:
 
 
 async def test_a_negotiation_without_end_is_cut_off(pair: Any) -> None:
-    """A length of 2**40, before anybody is authenticated."""
+    """Attack T-PEER-02: a negotiation without end.
+
+    Defence: 1 KiB a message before the peer is authenticated.
+
+    A length of 2**40, before anybody is authenticated.
+    """
     stream = await raw(pair.alice)
     await stream.send_all(b"\x80\x80\x80\x80\x80\x20" + bytes(1000))
     await closed_by_peer(stream)
@@ -119,6 +134,11 @@ async def test_garbage_in_the_handshake_costs_its_connection(pair: Any, suite: S
 
 @pytest.mark.slow
 async def test_silent_connections_keep_nobody_out(pair_of: Any) -> None:
+    """Attack T-PEER-03: hundreds of silent connections.
+
+    Defence: 64 connections may be before their handshake; the oldest is closed, of the address with most of them in the
+    block with most of them.
+    """
     async with pair_of(HostLimits(max_pending_inbound=8)) as pair:
         silent = [await raw(pair.alice) for _ in range(40)]
         async with honest(pair.alice):
@@ -130,6 +150,11 @@ async def test_silent_connections_keep_nobody_out(pair_of: Any) -> None:
 
 
 async def test_a_handler_that_raises_costs_its_stream(pair: Any) -> None:
+    """Attack T-PEER-02: a message that makes a handler raise.
+
+    Defence: its stream is reset; the connection and the host continue.
+    """
+
     async def faulty(stream: Stream, _peer: PeerId) -> None:
         await stream.receive_some()
         raise ValueError("a bug in a protocol")
@@ -145,6 +170,10 @@ async def test_a_handler_that_raises_costs_its_stream(pair: Any) -> None:
 @pytest.mark.parametrize("protocol", ["/ipfs/ping/1.0.0", "/ipfs/id/1.0.0", "/ipfs/id/push/1.0.0"])
 @pytest.mark.parametrize("body", [b"", b"\xff" * 64, b"\x80" * 30, b"\xff\xff\xff\xff\x0fgarbage", b"\x05hello"])
 async def test_garbage_for_the_librarys_own_protocols(pair: Any, protocol: str, body: bytes) -> None:
+    """Attack T-PEER-02: malformed gossip, identify, ping.
+
+    Defence: parsed under limits, and contained.
+    """
     stream = await pair.stream(protocol)
     with suppress(BrokenStream):
         await stream.send_all(body)
@@ -167,6 +196,11 @@ async def test_a_read_without_a_number_is_bounded(pair: Any) -> None:
 
 
 async def test_a_sender_beyond_its_window_loses_the_connection(pair: Any) -> None:
+    """Attack T-PEER-02: more bytes than the window.
+
+    Defence: flow control is enforced: the connection ends.
+    """
+
     async def never_reads(_stream: Stream, _peer: PeerId) -> None:
         await trio.sleep_forever()
 
@@ -185,7 +219,12 @@ async def test_a_sender_beyond_its_window_loses_the_connection(pair: Any) -> Non
 
 @pytest.mark.slow
 async def test_one_peer_takes_two_places_and_no_more(pair_of: Any) -> None:
-    """Whoever comes again and again under one key loses its older connections, and keeps nobody out."""
+    """Attack T-PEER-03: one peer that takes all connections.
+
+    Defence: two connections a key: older ones are closed at once.
+
+    Whoever comes again and again under one key loses its older connections, and keeps nobody out.
+    """
     async with pair_of(HostLimits(max_connections=4)) as pair, AsyncExitStack() as stack:
         where, greedy = pair.alice.addresses()[0], bytes([8]) * 32
         for _ in range(8):
@@ -203,7 +242,12 @@ async def test_one_peer_takes_two_places_and_no_more(pair_of: Any) -> None:
 
 @pytest.mark.slow
 async def test_many_who_fill_memory_together_pay_and_others_do_not(pair_of: Any) -> None:
-    """Each keeps to the windows that it was granted; together they are more than may lie unread."""
+    """Attack T-PEER-04: many peers, each within its limits, that send bytes which are not read.
+
+    Defence: 256 MiB of unread bytes of all connections together; the stream with most of them is reset.
+
+    Each keeps to the windows that it was granted; together they are more than may lie unread.
+    """
     most = 1 << 20
     async with pair_of(HostLimits(max_unread=most)) as pair, open_host(bytes([9]) * 32, []) as carol:
         heard = 0
@@ -239,6 +283,10 @@ async def test_many_who_fill_memory_together_pay_and_others_do_not(pair_of: Any)
 
 @pytest.mark.slow
 async def test_ten_thousand_opens_keep_nobody_out(pair: Any) -> None:
+    """Attack T-PEER-04: ten thousand opened streams.
+
+    Defence: streams above the limit are reset; a backlog of 64.
+    """
     eve = pair.bobs_muxer
     number = eve.session._next_id
     eve.session._next_id += 20_000
@@ -302,6 +350,11 @@ async def test_a_slow_reader_gets_everything(pair: Any) -> None:
 
 @pytest.mark.slow
 async def test_a_reader_who_never_reads_costs_its_stream_only(pair_of: Any, yamux: Any) -> None:
+    """Attack T-PEER-04: a peer that never reads.
+
+    Defence: a stalled stream is reset after a minute; the connection stays open.
+    """
+
     async def never(_stream: Stream, _peer: PeerId) -> None:
         await trio.sleep_forever()
 
@@ -314,7 +367,12 @@ async def test_a_reader_who_never_reads_costs_its_stream_only(pair_of: Any, yamu
 
 
 async def test_a_cancelled_send_tears_no_frame_and_is_never_a_clean_end(pair: Any) -> None:
-    """In py-libp2p it corrupts the connection: later streams hang."""
+    """Attack T-PEER-02: a frame cut by a cancelled send.
+
+    Defence: a frame is sent whole, or its stream is reset.
+
+    In py-libp2p it corrupts the connection: later streams hang.
+    """
     ends_send, ends = trio.open_memory_channel[Exception | None](1)
     go = trio.Event()
 
@@ -420,6 +478,10 @@ async def heard(visitor: Host, host: Host, port: int) -> bytes:
 async def test_a_line_that_spoils_any_byte_makes_nobody_hear_another(
     mock_clock: trio.testing.MockClock, pair_of: Any, how: str
 ) -> None:
+    """Attack T-PEER-01: a line that flips, inserts or removes bytes.
+
+    Defence: messages are authenticated: the connection ends, and no false message is delivered.
+    """
     mock_clock.autojump_threshold = IDLE
     lot, whole, spoilt, begun = Random(7), 0, 0, 0
     async with pair_of(HASTY) as pair:
@@ -449,7 +511,13 @@ async def test_a_line_that_spoils_any_byte_makes_nobody_hear_another(
 async def test_garbage_inside_of_the_encryption_costs_who_speaks_it(
     mock_clock: trio.testing.MockClock, pair: Any, stage: str, garbage: bytes
 ) -> None:
-    """In place of choosing a muxer, of its frames, of choosing a protocol."""
+    """Attack T-PEER-02: garbage within the encryption: in the choice of a muxer, in frames, in the choice of a
+    protocol.
+
+    Defence: parsed under limits; the connection or the stream ends.
+
+    In place of choosing a muxer, of its frames, of choosing a protocol.
+    """
     mock_clock.autojump_threshold = IDLE
     async with open_host(b"e" * 32, [], HASTY) as eve:
         upgrade = eve.base.get_network().upgrader.muxer_multistream
@@ -560,7 +628,15 @@ FLOODS: dict[str, Callable[[], list[bytes]]] = {
 @pytest.mark.slow
 @pytest.mark.parametrize("name", FLOODS)
 async def test_no_frame_of_gossip_holds_the_loop(name: str) -> None:
-    """Two frames of 92 KB, of joining and leaving, froze a node for 25 seconds."""
+    """Attack T-PEER-04: thousands of costly gossip entries in a few KB: joins and leaves of topics, requests for
+    messages, signatures of slow keys.
+
+    Defence: entries of a frame are counted and charged before they are processed; only their net effect is applied;
+    Ed25519 alone; a message is sent three times at most; a watchdog in the tests detects code that occupies the loop
+    for 20 ms.
+
+    Two frames of 92 KB, of joining and leaving, froze a node for 25 seconds.
+    """
     frames = FLOODS[name]()
     async with attack() as eve:
         with watched():
@@ -569,6 +645,10 @@ async def test_no_frame_of_gossip_holds_the_loop(name: str) -> None:
 
 @pytest.mark.slow
 async def test_what_is_asked_for_a_thousand_times_is_given_thrice() -> None:
+    """Attack T-PEER-05: a gossip frame that names one message a thousand times, to receive it as often.
+
+    Defence: duplicates are removed, and a message is sent to a peer three times at most.
+    """
     async with attack() as eve:
         for number in range(8):
             await eve.gossip.publish(TOPIC, bytes([number]) * MESSAGE)
@@ -585,6 +665,10 @@ async def test_what_is_asked_for_a_thousand_times_is_given_thrice() -> None:
 
 
 async def test_a_peer_that_reads_nothing_is_kept_a_mebibyte_of_gossip() -> None:
+    """Attack T-PEER-04: a peer that does not read its gossip.
+
+    Defence: at most one MiB of frames is queued for it.
+    """
     async with attack() as eve:
         peer = ID.from_base58(eve.eve.peer_id)
         queue = eve.gossip._pubsub.peer_queues[peer]
@@ -596,7 +680,13 @@ async def test_a_peer_that_reads_nothing_is_kept_a_mebibyte_of_gossip() -> None:
 
 
 async def test_what_a_peer_says_of_other_topics_and_of_where_others_live_leaves_no_trace() -> None:
-    """The library notes each topic that a PRUNE names for ever, and dials whom it names."""
+    """Attack T-PEER-02: subscriptions to topics that this node did not join; addresses of peers to dial in PRUNE
+    messages.
+
+    Defence: ignored.
+
+    The library notes each topic that a PRUNE names for ever, and dials whom it names.
+    """
     dialled: list[Any] = []
 
     async def note(info: Any) -> None:
@@ -618,6 +708,10 @@ async def test_what_a_peer_says_of_other_topics_and_of_where_others_live_leaves_
 
 
 async def test_a_peer_gossips_on_two_streams_at_most() -> None:
+    """Attack T-PEER-04: many gossip streams of one peer, each with an unfinished frame.
+
+    Defence: two streams; the oldest is reset.
+    """
     async with attack() as eve:
         streams = [await eve.eve.open_stream(eve.alice.peer_id, "/meshsub/1.2.0") for _ in range(6)]
         while sum(stream._muxed.is_closed for stream in (eve.stream, *streams)) < 5:  # noqa: ASYNC110
@@ -643,7 +737,13 @@ async def test_a_stream_is_paid_for_before_anybody_speaks_on_it(monkeypatch: pyt
 
 @pytest.mark.slow
 async def test_no_flood_of_muxer_frames_holds_the_loop() -> None:
-    """Frames of twelve bytes: 21,000 of them fit into what is read at once, 50 ms of work."""
+    """Attack T-PEER-04: muxer frames of twelve bytes, streams opened and reset without end.
+
+    Defence: after a thousand frames other tasks run, and the sender waits until its budget allows more; a stream is
+    charged before it is negotiated.
+
+    Frames of twelve bytes: 21,000 of them fit into what is read at once, 50 ms of work.
+    """
     async with attack() as eve:
         muxer = eve.eve._connections(eve.alice.peer_id)[0].muxed_conn
         number = muxer.session._next_id
@@ -694,7 +794,12 @@ async def meets(host: Host, seed: bytes = b"h" * 32, address: str = "127.0.9.9")
 
 @pytest.mark.slow
 async def test_sixty_three_silent_connections_keep_nobody_out() -> None:
-    """The library refuses the sixty-fifth before our doorway makes room."""
+    """Attack T-PEER-03: silent connections of many addresses, against a host with the daemon's settings.
+
+    Defence: the limit before the handshake applies before that of the library, which refuses newcomers.
+
+    The library refuses the sixty-fifth before our doorway makes room.
+    """
     async with attacked() as alice, AsyncExitStack() as stack:
         for number in range(160):
             stream = await trio.open_tcp_stream(
@@ -706,6 +811,10 @@ async def test_sixty_three_silent_connections_keep_nobody_out() -> None:
 
 @pytest.mark.slow
 async def test_keys_that_cost_nothing_take_no_more_places_than_their_addresses() -> None:
+    """Attack T-PEER-03: a key for each connection.
+
+    Defence: one address has a quarter of the connections of unlisted peers, a /24 half of them.
+    """
     async with attacked() as alice, AsyncExitStack() as stack:
         alice.base.get_network().work.chosen_hosts = frozenset({"127.0.1.1"})  # their handshakes are paid for here
         for number in range(20):
@@ -719,7 +828,12 @@ async def test_keys_that_cost_nothing_take_no_more_places_than_their_addresses()
 
 
 async def test_handshakes_are_paid_for_by_their_address_before_they_begin() -> None:
-    """Twenty a second took most of a core. Here an address may have five, and hours later the next."""
+    """Attack T-PEER-04: handshakes, twenty a second.
+
+    Defence: they are charged to address and block before they begin: a /24 has 8% of a core, which is eight a second.
+
+    Twenty a second took most of a core. Here an address may have five, and hours later the next.
+    """
     five = WorkShares(host=Rate(per_second=1.0, burst=5 * HANDSHAKE))
     async with attacked(HostLimits(max_connections=64, work=five)) as alice:
         swarm = alice.base.get_network()
@@ -734,7 +848,13 @@ async def test_handshakes_are_paid_for_by_their_address_before_they_begin() -> N
 
 
 async def test_over_ipv6_too_each_address_has_limits_of_its_own() -> None:
-    """The library tells no address of a connection over IPv6: all strangers there would share the limits of one."""
+    """Attack T-PEER-03: an unlisted peer over IPv6 that uses up the limits of all others there, since the library does
+    not report the addresses of these connections.
+
+    Defence: the host reads it from the socket; a socket takes one family, so that no address has two forms.
+
+    The library tells no address of a connection over IPv6: all strangers there would share the limits of one.
+    """
     two = WorkShares(host=Rate(per_second=1.0, burst=2 * HANDSHAKE))
     async with attacked(HostLimits(max_connections=64, work=two)) as alice:
         try:
@@ -754,6 +874,12 @@ async def test_over_ipv6_too_each_address_has_limits_of_its_own() -> None:
 
 @pytest.mark.slow
 async def test_chosen_peers_are_let_in_whoever_else_comes() -> None:
+    """Attack T-PEER-03: all connections or handshakes taken from the peers that the operator chose, or that the node
+    dials.
+
+    Defence: an eighth of the connections is reserved for each; chosen peers are accepted from their addresses whatever
+    budget others used.
+    """
     async with attacked(HostLimits(max_connections=8)) as alice, AsyncExitStack() as stack:
         async with open_host(b"h" * 32) as friend:
             alice.choose([friend.peer_id], ["/ip4/127.0.9.9/tcp/1"])
@@ -766,8 +892,15 @@ async def test_chosen_peers_are_let_in_whoever_else_comes() -> None:
 
 @pytest.mark.slow
 async def test_a_burst_of_strangers_never_has_more_than_the_slots_and_those_in_handshake() -> None:
-    """A hundred and fifty keys from twenty blocks, eight at once and without a pause: the newest are displaced while
-    they start, which is before the library knows them."""
+    """Attack T-PEER-03: a burst of keys from many subnets, so that connections are displaced while they start, before
+    the library knows them.
+
+    Defence: the slots hold the connection itself: a displaced connection ends at once, and the newcomer is in its
+    handshake until that socket is closed. There are never more than `p2p.max-peers` and those in handshake.
+
+    A hundred and fifty keys from twenty blocks, eight at once and without a pause: the newest are displaced while
+    they start, which is before the library knows them.
+    """
     most = 0
     async with attacked() as alice, AsyncExitStack() as stack:
         swarm = alice.base.get_network()
@@ -929,6 +1062,10 @@ def far() -> Iterator[Service]:
 async def test_no_address_that_others_tell_leads_to_this_machine(
     service: Service, where: str, announce: tuple[str, ...]
 ) -> None:
+    """Attack T-REACH-01: a name or a mapped address in a presence that leads to this machine.
+
+    Defence: the resolved address is checked; mapped, 6to4, Teredo and NAT64 addresses by the one that they contain.
+    """
     internet = Internet()
     internet.names = {
         "localhost": [["127.0.0.1"]],
@@ -943,7 +1080,12 @@ async def test_no_address_that_others_tell_leads_to_this_machine(
 
 
 async def test_a_name_is_resolved_once_and_what_was_judged_is_dialled(service: Service, far: Service) -> None:
-    """The second answer, and every later one, would be this machine."""
+    """Attack T-REACH-01: a name that resolves differently the second time.
+
+    Defence: it is resolved once, and the checked address is dialled.
+
+    The second answer, and every later one, would be this machine.
+    """
     internet = Internet()
     internet.names = {"rebinding.example": [["93.184.216.34"], ["127.0.0.1"]]}
     internet.servers["93.184.216.34"] = far.port

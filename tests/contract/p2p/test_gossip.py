@@ -198,7 +198,12 @@ async def test_a_message_costs_what_it_says(pair: Any) -> None:
 
 @pytest.mark.slow
 async def test_where_a_sender_says_it_lives_is_not_kept(pair: Any) -> None:
-    """A record of addresses in a gossip frame, forged or not, is passed over; the rest of the frame counts."""
+    """Attack T-PEER-02: a signed address record in every gossip frame, to be verified each time, or forged.
+
+    Defence: ignored.
+
+    A record of addresses in a gossip frame, forged or not, is passed over; the rest of the frame counts.
+    """
     async with open_gossip(pair.alice, [TOPIC], accept) as one, open_host(b"e" * 32) as eve:
         await eve.connect(pair.alice.addresses()[0])
         stream = await eve.open_stream(pair.alice.peer_id, "/meshsub/1.2.0")
@@ -226,7 +231,12 @@ async def test_what_was_told_is_forgotten(pair: Any) -> None:
 
 
 async def test_the_librarys_own_scores_are_off(pair: Any) -> None:
-    """They would count against a relay what others make it pass on or ask for, and prune the mesh by that."""
+    """Attack T-PEER-05: the library's own scores, which others can lower.
+
+    Defence: switched off.
+
+    They would count against a relay what others make it pass on or ask for, and prune the mesh by that.
+    """
     async with open_gossip(pair.alice, [TOPIC], accept) as one, open_gossip(pair.bob, [TOPIC], accept) as other:
         await meet(pair, one, other)
         router = other._pubsub.router

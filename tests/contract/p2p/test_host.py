@@ -69,6 +69,11 @@ async def test_the_best_cipher_that_both_have_seals(
     dialled: Sequence[Suite],
     agreed: Suite,
 ) -> None:
+    """Attack T-PEER-01: removing the better cipher from a negotiation.
+
+    Defence: the remaining one is libp2p's own, and as strong; a handshake other than the agreed one ends the
+    connection.
+    """
     has = iter((served, dialled))
     monkeypatch.setattr(hardening, "list_suites", lambda: next(has))
     async with pair_of() as pair:
@@ -123,6 +128,10 @@ async def test_the_network_of_a_peer_is_that_of_its_connection(pair: Any) -> Non
 
 
 async def test_somebody_else_at_the_address_is_not_spoken_to() -> None:
+    """Attack T-PEER-01: another key at a known address.
+
+    Defence: the peer id is part of the address, and the handshake proves it.
+    """
     with trio.fail_after(PATIENCE):
         async with open_host(SEED, [LOOPBACK]) as host, open_host(OTHER) as dialer:
             address = host.addresses()[0].replace(host.peer_id, peer_of_seed(b"v" * 32))
@@ -373,6 +382,10 @@ async def test_addresses_of_two_peers_are_not_one() -> None:
 
 @pytest.mark.slow
 async def test_who_is_blocked_neither_comes_in_nor_is_dialled() -> None:
+    """Attack T-PEER-01: a blocked peer at any address.
+
+    Defence: it is refused when its handshake proves its key.
+    """
     with trio.fail_after(PATIENCE):
         async with open_host(ALICE, [ANY_PORT]) as alice, open_host(EVE, [ANY_PORT]) as eve, open_host(BOB) as bob:
             alice.block([eve.peer_id])

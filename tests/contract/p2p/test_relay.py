@@ -138,6 +138,10 @@ async def behind(nodes: Nodes, name: bytes, *relays: Node) -> Node:
 
 @pytest.mark.slow
 async def test_who_listens_nowhere_is_reached_and_the_relay_sees_sealed_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Attack T-REACH-02: a relay that reads the traffic.
+
+    Defence: noise from end to end, within the circuit.
+    """
     async with world() as nodes:
         relay = await nodes.open(b"r", ANY_PORT, relay=RelayLimits())
         seen = bytearray()
@@ -174,7 +178,12 @@ async def ask(node: Host, relay: PeerId, message: bytes) -> int | None:
 
 @pytest.mark.slow
 async def test_strangers_are_not_served() -> None:
-    """No open proxy: who is not in the relay's network, and was not chosen, neither reserves nor is led anywhere."""
+    """Attack T-REACH-02: unlisted peers that use a relay as an open proxy.
+
+    Defence: it serves peers that signed a presence for its network, and chosen peers; it dials no peer.
+
+    No open proxy: who is not in the relay's network, and was not chosen, neither reserves nor is led anywhere.
+    """
     async with world() as nodes, open_host(b"s" * 32) as stranger:
         relay = await nodes.open(b"r", ANY_PORT, relay=RelayLimits())
         alice = await behind(nodes, b"a", relay)
@@ -195,6 +204,10 @@ async def test_strangers_are_not_served() -> None:
 
 @pytest.mark.slow
 async def test_only_our_relays_bring_circuits() -> None:
+    """Attack T-REACH-02: unsolicited circuits through any peer.
+
+    Defence: only relays that hold a reservation of the node may open circuits to it.
+    """
     async with world() as nodes, open_host(b"s" * 32) as stranger:
         relay = await nodes.open(b"r", ANY_PORT, relay=RelayLimits())
         alice = await nodes.open(b"a", ANY_PORT, relays=(relay.host.addresses()[0],))
@@ -208,6 +221,10 @@ async def test_only_our_relays_bring_circuits() -> None:
 
 @pytest.mark.slow
 async def test_a_relay_that_leads_to_another_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Attack T-REACH-02: a relay that connects to another peer.
+
+    Defence: the remote key is checked against the address.
+    """
     async with world() as nodes:
         relay = await nodes.open(b"r", ANY_PORT, relay=RelayLimits())
         alice, carol = await behind(nodes, b"a", relay), await behind(nodes, b"c", relay)
@@ -237,6 +254,10 @@ async def test_a_circuit_ends_with_its_bytes_and_another_is_made() -> None:
 
 @pytest.mark.slow
 async def test_a_relay_that_is_killed_is_told_to_nobody_and_another_leads_on() -> None:
+    """Attack T-REACH-02: a relay that drops, refuses or dies.
+
+    Defence: it is not announced any more; others are used beside it.
+    """
     async with world() as nodes:
         one, other = [await nodes.open(name, ANY_PORT, relay=RelayLimits()) for name in (b"1", b"2")]
         alice = await behind(nodes, b"a", one, other)
@@ -287,7 +308,12 @@ async def test_what_is_of_the_host_is_there_for_peers_of_each_network() -> None:
 
 @pytest.mark.slow
 async def test_a_hostile_relay_brings_as_many_strangers_as_its_address_may_have() -> None:
-    """It leads whoever it likes, by keys that cost nothing: they all count for the relay's address."""
+    """Attack T-REACH-02: a relay of this node that brings unlisted peers without end.
+
+    Defence: a peer that comes through a relay counts for the address of the relay, in connections and in work.
+
+    It leads whoever it likes, by keys that cost nothing: they all count for the relay's address.
+    """
     async with world() as nodes, AsyncExitStack() as stack:
         endless = RelayLimits(of_line=1000, of_prefix=1000, of_peer=1000)
         relay = await nodes.open(b"r", ANY_PORT, relay=endless)
@@ -309,7 +335,13 @@ async def test_a_hostile_relay_brings_as_many_strangers_as_its_address_may_have(
 
 @pytest.mark.slow
 async def test_who_a_relay_says_is_there_is_only_believed_by_its_key(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The relay names a friend as the source of a circuit, and leads a stranger."""
+    """Attack T-REACH-02: a relay that names a friend as the source of a circuit, and leads to another peer.
+
+    Defence: the name is only a reason to refuse early; the handshake within the circuit proves the key of the other
+    end.
+
+    The relay names a friend as the source of a circuit, and leads a stranger.
+    """
     async with world() as nodes:
         relay = await nodes.open(b"r", ANY_PORT, relay=RelayLimits())
         alice, friend, eve = await behind(nodes, b"a", relay), await nodes.open(b"f"), await nodes.open(b"e")
@@ -326,7 +358,13 @@ async def test_who_a_relay_says_is_there_is_only_believed_by_its_key(monkeypatch
 @pytest.mark.slow
 @pytest.mark.parametrize("way", ["mirror", "noise", "end"])
 async def test_a_relay_that_answers_a_circuit_itself_is_found_out(way: str) -> None:
-    """It says that it leads to carol, and gives back the caller's own bytes, or others, or ends: nothing stays."""
+    """Attack T-REACH-02: a relay that answers a circuit itself: with the caller's own bytes, with others, or by ending
+    it.
+
+    Defence: whatever the handshake raises is the fault of that dial, and nothing of it stays.
+
+    It says that it leads to carol, and gives back the caller's own bytes, or others, or ends: nothing stays.
+    """
     async with world() as nodes, open_host(b"m" * 32, [ANY_PORT]) as relay:
         bob = await nodes.open(b"b")
         carol = SigningKey(b"c" * 32)

@@ -176,6 +176,11 @@ def slow_is_short(monkeypatch: pytest.MonkeyPatch) -> None:
 async def test_one_who_is_slow_is_left(
     name: str, manner: Manner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Attack T-SOURCE-04: a source, site, Kubo, witness, peer or engine that does not answer, answers slowly, stops,
+    never ends, or redirects in circles.
+
+    Defence: each wait has limits (docs/waits.md).
+    """
     async with tried(manner) as server:
         if name in HEADERS_ALONE and manner in SIZED:
             monkeypatch.setattr(f"{__name__}.QUICK", PATIENT)
@@ -198,7 +203,12 @@ def endless(monkeypatch: pytest.MonkeyPatch, slow_is_short: None) -> None:
 async def test_nobody_waits_for_what_nobody_wants_any_more(
     endless: None, name: str, manner: Manner, tmp_path: Path
 ) -> None:
-    """Cancelled in the middle."""
+    """Attack T-SOURCE-04: a TLS handshake that a server never finishes, after the request was cancelled.
+
+    Defence: a cancelled wait ends at once.
+
+    Cancelled in the middle.
+    """
 
     async def ask() -> None:
         with suppress(Fault, AssertionError):

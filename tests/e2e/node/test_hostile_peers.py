@@ -62,7 +62,12 @@ def attacked(daemon: Any, attack: Callable[[Host, PeerId, str], Awaitable[None]]
 
 
 def test_two_frames_of_gossip_cost_a_node_a_moment(make_daemon: Callable[..., Any]) -> None:
-    """25 seconds of a node's loop, longer than systemd waits for a sign of life."""
+    """Attack T-PEER-04: costly gossip frames against a daemon as installed.
+
+    Defence: two frames take much less time than its watchdog allows.
+
+    25 seconds of a node's loop, longer than systemd waits for a sign of life.
+    """
 
     async def join_and_leave(eve: Host, peer: PeerId, _address: str) -> None:
         stream = await eve.open_stream(peer, MESHSUB)
@@ -76,7 +81,13 @@ def test_two_frames_of_gossip_cost_a_node_a_moment(make_daemon: Callable[..., An
 
 
 def test_silent_connections_and_free_keys_keep_nobody_out_of_a_node(make_daemon: Callable[..., Any]) -> None:
-    """Sixty-three connections that say nothing shut everyone out; so did sixty-four keys."""
+    """Attack T-PEER-03: silent connections of many addresses, and a key for each connection, against a daemon as
+    installed.
+
+    Defence: an honest peer connects, and the daemon uses little processor time.
+
+    Sixty-three connections that say nothing shut everyone out; so did sixty-four keys.
+    """
 
     async def crowd(eve: Host, peer: PeerId, address: str) -> None:
         port = int(address.split("/")[4])
@@ -173,7 +184,14 @@ def counting(place: Place) -> Iterator[Counter[str]]:
 def test_squatters_and_hogs_of_a_relay_leave_room_for_others(
     internet: Internet, make_daemon: Callable[..., Any]
 ) -> None:
-    """One operator's keys reserve and hold circuits to the limits of its addresses, and send what nobody reads."""
+    """Attack T-REACH-02: squatting on reservations, and circuits that flood, at a daemon with its own settings, while
+    two others need it.
+
+    Defence: eight reservations of a line and sixteen of a block; the flood has its share of the bytes, and a node
+    behind a router mirrors through the relay meanwhile.
+
+    One operator's keys reserve and hold circuits to the limits of its addresses, and send what nobody reads.
+    """
     relay = started(make_daemon, "relay", internet.public(), ODFD_P2P_RELAY="true")
     there = address_of(relay)
     home = started(make_daemon, "home", internet.home("symmetric"), there, ODFD_P2P_RELAYS=there)
@@ -225,7 +243,13 @@ def test_squatters_and_hogs_of_a_relay_leave_room_for_others(
 def test_a_daemon_that_dials_back_is_no_weapon_and_serves_whom_strangers_name(
     internet: Internet, make_daemon: Callable[..., Any]
 ) -> None:
-    """Questions that are never paid are held open from many blocks; then one is paid."""
+    """Attack T-REACH-01: aimed and unpaid dial-backs against a daemon with its own settings, from five subnets.
+
+    Defence: the victim is dialled when it asks for itself, and once for each price of 30 kB or more; nothing for unpaid
+    questions.
+
+    Questions that are never paid are held open from many blocks; then one is paid.
+    """
     there = address_of(started(make_daemon, "server", internet.public()))
     victim, mallory = internet.public(), internet.public()
     sources = sources_at(mallory, 5, 2)

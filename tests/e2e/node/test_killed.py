@@ -124,6 +124,11 @@ def test_a_node_that_is_killed_goes_on(make_daemon: Callable[..., Any], seed: in
 def test_a_node_that_is_killed_while_slices_move_to_a_volume_and_back_loses_none(
     make_daemon: Callable[..., Any], seed: int
 ) -> None:
+    """Attack T-DISK-02: a kill while slices move to a volume or back.
+
+    Defence: a copy is noted before it is written; one transaction makes it the object's place and deletes the note; the
+    local file is deleted last.
+    """
     rng = random.Random(seed)
     daemon = make_daemon("a", small=True)
     manifests, volume, disk = daemon.folder / "m.yaml", daemon.folder / "volume.yaml", daemon.folder / "disk"
@@ -499,6 +504,11 @@ def outcome(daemon: Any) -> Any:
 def test_an_upgrade_that_is_killed_anywhere_ends_as_one_that_is_not(
     make_daemon: Callable[..., Any], tmp_path: Path, old: Path
 ) -> None:
+    """Attack T-DISK-02: a kill while a newer version upgrades a state.
+
+    Defence: all tables change in one transaction; the next start repeats the steps after it.
+    """
+
     def node(name: str, **environ: str) -> Any:
         made = make_daemon(name, small=True, **environ)
         unpack(made.state, old)
@@ -538,6 +548,11 @@ def test_an_upgrade_that_is_killed_anywhere_ends_as_one_that_is_not(
 def test_a_restore_that_is_killed_anywhere_leaves_nothing_or_all(
     make_daemon: Callable[..., Any], forking: Forking, tmp_path: Path
 ) -> None:
+    """Attack T-DISK-02: a kill of a restore, after which a node would start on a part of a state.
+
+    Defence: all is written, examined and synced under a hidden name; one rename gives it the folder's, and a repetition
+    removes what was left.
+    """
     backup = tmp_path / "backup"
     unpack(tmp_path / "old")
     with open_state_directory(tmp_path / "old") as home:

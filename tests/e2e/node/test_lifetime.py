@@ -46,6 +46,11 @@ def answers(forking: Forking, state: Path) -> bool:
     ids=lambda value: "new" if value is None else oct(value),
 )
 def test_a_node_keeps_its_folder_to_itself(forking: Forking, tmp_path: Path, umask: int, existing: int | None) -> None:
+    """Attack T-KEY-02: another user of the machine who reads keys and data through a lax umask or an open folder.
+
+    Defence: each start restricts the state directory and its files to the owner; keys have mode 0600 whatever the
+    umask.
+    """
     state = tmp_path / "node"
     if existing is not None:
         state.mkdir()

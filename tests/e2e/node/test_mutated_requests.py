@@ -253,6 +253,10 @@ def children(pid: int) -> Iterator[int]:
 
 
 def test_a_node_outlives_mutated_requests(make_daemon: Callable[..., Any]) -> None:
+    """Attack T-BYTES-01: mutated requests to a daemon, and mutated bytes of HTTP and gRPC.
+
+    Defence: each gets an error or the end of its connection; afterwards the same processes run and answer.
+    """
     doors = {"ODFD_HTTP_LISTEN": "127.0.0.1:0", "ODFD_HTTP_QUERY": "true", "ODFD_FLIGHT_LISTEN": "127.0.0.1:0"}
     daemon = make_daemon(**doors, small=True)
     daemon.start()

@@ -490,6 +490,12 @@ def besieged(town: Town, folder: Path) -> Iterator[Besiegers]:
 
 
 def test_forty_identities_of_five_addresses_stop_nobody(town: Town, site: Site, tmp_path: Path) -> None:
+    """Attack T-PEER-03: all kinds of floods at once: forty identities of five addresses, with a new key every half a
+    minute, for any time.
+
+    Defence: the node keeps its limits, with a daemon's defaults; the cost is measured against the same time without the
+    attack.
+    """
     calm = town.stand(BEFORE)
     print(f"\n{BEFORE:.0f} s without attackers", *calm.lines(), sep="\n", flush=True)
     with besieged(town, tmp_path) as army:

@@ -92,7 +92,13 @@ async def test_peers_of_one_network_meet_and_those_of_another_do_not(port: int) 
 
 
 async def test_noise_floods_and_lies_lead_to_nobody(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The liar names a third, then the listener itself, then a place where nobody is, hundreds of times."""
+    """Attack T-REACH-01: false data and floods by multicast on the LAN.
+
+    Defence: off by default; an address counts only if it is the packet's source; ten packets a second of one address,
+    four dials at a time.
+
+    The liar names a third, then the listener itself, then a place where nobody is, hundreds of times.
+    """
     dialled: list[str] = []
     with trio.fail_after(PATIENCE):
         async with node(41, port) as first:
@@ -127,7 +133,12 @@ async def test_a_machine_without_multicast_does_without(port: int, monkeypatch: 
 
 
 def test_peers_that_have_ipv6_alone_meet() -> None:
-    """In a namespace with a device that carries multicast: the loopback does not, with IPv6."""
+    """Attack T-REACH-01: unicast mDNS over IPv6 from outside of the link.
+
+    Defence: only packets to the group of the link count.
+
+    In a namespace with a device that carries multicast: the loopback does not, with IPv6.
+    """
     try:
         with open_lan(1, seed=1) as switch:
             (place,) = switch.places

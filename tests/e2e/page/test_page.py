@@ -318,7 +318,13 @@ def test_terms_of_a_mirror_are_told(seen: Seen) -> None:
 
 
 def test_names_that_look_alike_are_told_apart(seen: Seen, lie: Any) -> None:
-    """By id and key, in the list and in the card, also where that is opened first."""
+    """Attack T-CARD-02: a name on the page that looks like another's, to have the wrong dataset mirrored.
+
+    Defence: look-alikes are marked, with whole ids and keys, in the list and on the card; before it mirrors, the page
+    shows the id.
+
+    By id and key, in the list and in the card, also where that is opened first.
+    """
     one, other = (unheld(lie, name) for name in (UNHELD, ALIKE))
     seen.go(f"search/{one}")
     assert "1 other dataset has a name that looks like this one" in seen.tab.inner_text("main")
@@ -608,7 +614,14 @@ ELSEWHERE = """() => [...document.querySelectorAll('*')].filter((one) =>
 
 @pytest.mark.parametrize("view", VIEWS)
 def test_what_strangers_write_stays_text(strange: Seen, view: str) -> None:
-    """Names, descriptions, readmes, rows, messages: no script runs, nothing is fetched, nothing becomes an element."""
+    """Attack T-CARD-03: markup, scripts and characters that steer a display, in names, cards, rows and messages on the
+    page.
+
+    Defence: all of it becomes text nodes, with such characters as their code points; the content policy allows no
+    script but the page's files, and no markup made of text.
+
+    Names, descriptions, readmes, rows, messages: no script runs, nothing is fetched, nothing becomes an element.
+    """
     name = "%3Cimg src=x onerror=window.harmed=1%3E"
     _, _, tab = VIEWS[view].partition("/")
     path = VIEWS[view] if not tab or view == "card" else "/".join(["datasets", name, *tab.split("/")[1:]])
@@ -636,6 +649,11 @@ def test_a_check_that_found_something_is_not_shown_as_done(strange: Seen) -> Non
 
 
 def test_a_hostile_readme_is_text(strange: Seen) -> None:
+    """Attack T-CARD-03: a readme that runs a script, loads a tracking picture, or disguises a link.
+
+    Defence: Markdown becomes elements of an allow-list; HTML in it stays text, images are named and not loaded, a link
+    leads to the web and shows its host.
+    """
     strange.go("datasets/x")
     readme = strange.tab.locator(".readme").first
     readme.get_by_text("Hello").wait_for()
@@ -649,7 +667,12 @@ def test_a_hostile_readme_is_text(strange: Seen) -> None:
 
 
 def test_markup_would_be_refused_by_the_browser_too(lie_session: Any) -> None:
-    """Were there a mistake of ours: no text becomes markup, and no script comes from elsewhere."""
+    """Attack T-CARD-03: a mistake of ours that would turn text into markup.
+
+    Defence: the browser refuses it (Trusted Types).
+
+    Were there a mistake of ours: no text becomes markup, and no script comes from elsewhere.
+    """
     seen = Seen(lie_session)
     seen.go("datasets")
     tried = seen.tab.evaluate(REFUSED)

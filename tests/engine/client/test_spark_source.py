@@ -128,7 +128,12 @@ def test_spark_reads_a_folder_without_a_node(spark: Any, tmp_path: Path) -> None
 
 
 async def test_a_damaged_slice_is_told_by_name(world: Any, spark: Any, tmp_path: Path, tmp_path_factory: Any) -> None:
-    """Neither as rows nor as a trace of Java alone; what does not read the slice goes on."""
+    """Attack T-DISK-01: a slice whose bytes a disk lost, which a task of Spark decodes itself.
+
+    Defence: the client asks the node to hash the slices again, and the read fails by dataset and block.
+
+    Neither as rows nor as a trace of Java alone; what does not read the slice goes on.
+    """
     folder = tmp_path_factory.mktemp("c")
     async with world.running("alice") as alice:
         await alice.apply(node_world.ROOT)

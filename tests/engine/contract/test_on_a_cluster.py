@@ -72,6 +72,10 @@ async def test_a_master_where_nobody_is_is_told_to_whoever_asks(tmp_path: Path) 
 
 
 async def test_isolation_and_other_masters_are_refused_before_anything_starts(tmp_path: Path) -> None:
+    """Attack T-QUERY-01: a cluster that silently removes the sandbox.
+
+    Defence: its executors need the network: a cluster is refused wherever isolation is required.
+    """
     with pytest.raises(Refused, match="executors of a cluster need the network"):
         await spark_engine(options(tmp_path, "yarn", minimum=SandboxLevel.HOST), os.environ, lambda *_: None)
     with pytest.raises(Invalid, match="local"):

@@ -231,7 +231,12 @@ def test_the_same_input_makes_the_same_bytes(dataset: Callable[..., Any], csv_st
 def test_nothing_is_merged_with_a_slice_that_a_disk_has_spoilt(
     dataset: Callable[..., Any], csv_step: Callable[..., ReadCsv], merge: Any
 ) -> None:
-    """A row that changed there would be corrected, or come a second time, in a slice with a hash of its own."""
+    """Attack T-DISK-01: a damaged slice of history, read by a merge.
+
+    Defence: each slice whose rows are read is hashed first, each time; the ingest fails and names it.
+
+    A row that changed there would be corrected, or come a second time, in a slice with a hash of its own.
+    """
     made = dataset(merge)
     assert isinstance(made.ingest(HEAD + "A,1\nB,2\n", csv_step(CITY)), Success)
     spoilt = Path(made.slices[0])

@@ -73,6 +73,11 @@ def asked(spark, parts, sql):
 
 
 def test_what_parts_or_ties_could_decide_is_refused(spark, tmp_path):
+    """Attack T-QUERY-03: a query of a source whose rows depend on how its bytes were cut into parts, so that other
+    nodes do not get them from these bytes again.
+
+    Defence: queries in `preprocess` are checked by the walk of transforms, with the differences declared in one place.
+    """
     parts = parted(tmp_path, ROWS, "given")
     for sql, why in REFUSED.items():
         with pytest.raises(Invalid) as refused:

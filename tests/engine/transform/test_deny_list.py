@@ -229,6 +229,10 @@ def place(marked):
 
 @pytest.mark.parametrize("row", DENIED)
 def test_denied_with_code_place_and_rewrite(handler, row):
+    """Attack T-QUERY-03: a query that depends on the date, or on the order of rows.
+
+    Defence: refused before it runs, and the error names a replacement.
+    """
     wrong = []
     for marked, code, _ in DENIED[row]:
         sql, line, column = place(marked)

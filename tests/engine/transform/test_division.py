@@ -136,6 +136,11 @@ def divider(spark_root, analyst, tmp_path):
 
 @pytest.mark.parametrize("kind", PROGRAMS)
 def test_how_a_log_was_divided_shows_in_nothing(kind, divider, monkeypatch):
+    """Attack T-QUERY-03: a log at the edges of zones, sums, keys and times, for which honest nodes sign different rows
+    because they pulled it in other steps.
+
+    Defence: programs over such logs are run at once, piece by piece and in one block, and compared.
+    """
     rows = 0
     for number, program in enumerate(PROGRAMS[kind]()):
         in_all_ways = number % stride() == 0

@@ -316,6 +316,12 @@ def test_the_table_is_the_registry_of_the_pinned_spark(spark):
 
 
 def test_a_function_without_a_row_runs_nowhere(spark, monkeypatch):
+    """Attack T-QUERY-03: a function of a new Spark version, or one that was not reviewed.
+
+    Defence: a function without a row in the table of functions is refused; the table is compared with the registry in
+    both directions, and accepted functions of rows and frames are run in other orders, slices, locales and zones, and
+    compared with results recorded by another process.
+    """
     monkeypatch.setattr("engines.spark.analysis.parsed.FUNCTIONS", {k: v for k, v in FUNCTIONS.items() if k != "upper"})
     with pytest.raises(Invalid) as refused:
         parse_query(spark, "select upper('a') as new_in_the_next_spark")

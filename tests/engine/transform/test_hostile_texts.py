@@ -208,16 +208,32 @@ NAMES = [form for form in ACTS if "comput" in form or form.startswith(_NAMES)]
 
 @pytest.mark.parametrize("form", [form for form in ACTS if form not in (*PROGRAMS, *NAMES)])
 def test_nothing_acts_while_it_is_judged(form, handler, spark, tmp_path):
+    """Attack T-QUERY-01: a statement with effects during analysis: EXECUTE IMMEDIATE, INSERT … DIRECTORY, CREATE, SET,
+    ADD JAR, CACHE, DECLARE, CALL, a script.
+
+    Defence: operators are allowed by name, as parsed, before analysis; the same for transforms, preprocess and raw
+    queries.
+    """
     refused_every_way(form, handler, spark, tmp_path)
 
 
 @pytest.mark.parametrize("form", PROGRAMS)
 def test_no_program_is_run_by_a_query(form, handler, spark, tmp_path):
+    """Attack T-QUERY-01: a program in a query: TRANSFORM … USING, MAP, REDUCE; `java_method`, `reflect`, functions of
+    catalogs and jars.
+
+    Defence: refused as parsed, at every place: in WITH, VALUES, PIVOT, hints, named windows, pipes.
+    """
     refused_every_way(form, handler, spark, tmp_path)
 
 
 @pytest.mark.parametrize("form", NAMES)
 def test_a_query_names_its_inputs_alone(form, handler, spark, tmp_path):
+    """Attack T-QUERY-01: files and catalogs by name: ``parquet.`/etc/passwd` ``, `read_files`, `identifier(…)`,
+    `from_protobuf`, table functions.
+
+    Defence: a query may name its inputs only, by one part each; computed names are refused.
+    """
     refused_every_way(form, handler, spark, tmp_path)
 
 
@@ -243,6 +259,12 @@ def ways_of(form):
 
 @pytest.mark.parametrize("form", HUGE)
 def test_no_text_ends_an_engine(form, handler, spark, tmp_path):
+    """Attack T-QUERY-02: a text that ends or occupies the engine when it is parsed: a constant of 1.5 GB, fifteen
+    doubled WITHs, a cube of forty columns, windows a second apart, brackets by the thousand.
+
+    Defence: Spark's own lexer counts words, brackets and types; operators, columns and grouping sets are counted after
+    expansion; long values are not computed from constants.
+    """
     answer = as_transform(handler, HUGE[form])
     assert not answer.ok
     assert len(answer.diagnostics) == 1
@@ -303,7 +325,14 @@ LONG = (
 
 @pytest.mark.parametrize("call", LONG)
 def test_no_row_decides_how_much_memory_a_query_takes(call, handler, spark, tmp_path):
-    """For transforms, raw queries and preprocess queries; with what to write instead."""
+    """Attack T-QUERY-02: a row that decides how much memory a query takes: `repeat(k, v)`, `sequence(a, b)`,
+    `replace(k, 'a', j)`, a value doubled step by step.
+
+    Defence: lengths, and inserted values, need a constant bound in the text, and growth is multiplied through all
+    steps.
+
+    For transforms, raw queries and preprocess queries; with what to write instead.
+    """
     answer = as_transform(handler, f"select event_time, {call} as x from input")
     assert [one.code for one in answer.diagnostics] == ["length-not-bounded"], answer.diagnostics
     assert answer.diagnostics[0].replace
@@ -544,7 +573,11 @@ def judged(handler, seed):
 
 
 def test_mutated_queries_are_answered_and_the_engine_stays(handler, spark_root):
-    """Each has a verdict; what is wrong is said in words: nobody sees an exception. Several at a time, as they come: a
+    """Attack T-QUERY-02: arbitrary query text.
+
+    Defence: mutated queries: each gets an answer, and the JVM stays the same; ODFD_FUZZ sets how many.
+
+    Each has a verdict; what is wrong is said in words: nobody sees an exception. Several at a time, as they come: a
     judgement waits for its JVM most of the time.
     """
     jvm = spark_root._jvm.java.lang.ProcessHandle.current().pid()
@@ -560,7 +593,12 @@ def test_mutated_queries_are_answered_and_the_engine_stays(handler, spark_root):
 
 
 def test_texts_go_to_spark_through_one_gate():
-    """Nothing else in the engine gives Spark a text that somebody else wrote."""
+    """Attack T-QUERY-01: a code change that passes query text to Spark past the checks.
+
+    Defence: text is passed to Spark in one module only.
+
+    Nothing else in the engine gives Spark a text that somebody else wrote.
+    """
     here = Path(__file__).parents[3] / "engines" / "spark"
     gives = re.compile(r"\.sql\((?!\))|\.parsePlan\(|\.executePlan\(")  # `.sql()` asks an expression for its text
     found = {path.name for path in here.rglob("*.py") if gives.search(path.read_text())}

@@ -64,6 +64,10 @@ def test_proofs_of_others_are_followed(name: str) -> None:
 
 @pytest.mark.parametrize("name", CASES)
 def test_cosignatures_of_others_travel(name: str) -> None:
+    """Attack T-HEAD-06: a cosignature under another name.
+
+    Defence: names are not signed: the key counts, and nodes derive the name from it.
+    """
     case = CASES[name]
     (line,) = submission.decode_answer(case["cosignature"].encode())
     key = checkpoint.decode_verifier_key(VECTORS["witnessKey"])

@@ -84,6 +84,10 @@ print(json.dumps([len(kept), missing, why_not]))
 
 @pytest.mark.parametrize("level", ["none", "host", "image", "container"])
 def test_an_engine_works_and_dies_with_its_node(tmp_path: Path, level: str) -> None:
+    """Attack T-QUERY-01: a process that outlives its node.
+
+    Defence: it ends with its parent, its namespace, its container's input or its group.
+    """
     script = TREE / "tests" / "worlds" / "engine_node.py"
     argv = [sys.executable, str(script), level, str(tmp_path / "node")]
     env = os.environ | {"PYTHONPATH": str(TREE)}

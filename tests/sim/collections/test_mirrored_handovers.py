@@ -299,6 +299,12 @@ def lived(seed: int, kind: type[Mirror] = Mirror) -> tuple[Publisher, Mirror]:
 
 @pytest.mark.parametrize("seeds", batches(13), ids=str)
 def test_every_order_of_arrival_crosses_at_the_time_of_the_publisher(seeds: range) -> None:
+    """Attack T-HEAD-04: a switch of renditions that a mirror sees in part: one shard taken for all, or a transaction in
+    some of them.
+
+    Defence: the notice says how many shards there are; the name stays with the old rendition until both are complete to
+    the switch in all shards.
+    """
     for seed in seeds:
         with named(seed):
             publisher, mirror = lived(seed)

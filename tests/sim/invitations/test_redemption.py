@@ -113,6 +113,11 @@ class Life(Simulation):
 @pytest.mark.slow
 @pytest.mark.parametrize("batch", batches(25), ids=str)
 def test_a_crash_between_use_and_answer_lets_no_two_in_and_locks_nobody_out(batch: range, database: Database) -> None:
+    """Attack T-INVITE-01: a kill of the inviting node, or a lost answer, to have two nodes admitted or to lock the
+    right one out.
+
+    Defence: what was bound stays bound, and the same node is admitted again.
+    """
     ends = Counter[Redemption]()
     hold(batch, partial(Life, database=database, ends=ends))
     assert len(batch) < BATCH or ends.keys() == ENDS, "each end was reached"

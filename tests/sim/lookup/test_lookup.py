@@ -70,7 +70,15 @@ def test_a_node_at_its_bounds_is_small() -> None:
 
 @pytest.mark.slow
 def test_an_eclipse_of_a_key_hides_no_holder() -> None:
-    """Sixty nodes in sixty blocks of addresses have places nearer to the key than any other node, and keep nothing."""
+    """Attack T-FIND-01: an eclipse of a dataset's key in the lookup: nodes whose keys were computed to be nearest to
+    it.
+
+    Defence: a record is brought to, and asked from, the whole region around the key, in random order; crowded parts of
+    the region get six turns of a search and two places in an answer; a search asks two nodes of a /24 and eight of a
+    /16.
+
+    Sixty nodes in sixty blocks of addresses have places nearer to the key than any other node, and keep nothing.
+    """
     ours = run(1, **ATTACK)
     stock = run(1, **ATTACK, way="stock")
     print(row("attacked lookup", ours), row("attacked stock", stock), sep="\n")
@@ -80,8 +88,15 @@ def test_an_eclipse_of_a_key_hides_no_holder() -> None:
 
 @pytest.mark.slow
 def test_a_majority_near_a_key_that_answers_with_false_holders_hides_no_true_one() -> None:
-    """Of the nearest eighty the attacker has sixty, which answer with sound records of keys of its own: each is dialled
-    in vain. Twenty-four peers bring more such to the honest ones."""
+    """Attack T-FIND-01: a majority of the nodes nearest to a key that answers with sound records of holders that have
+    nothing.
+
+    Defence: the whole region around the key is asked; each holder is dialled a bounded number at a time, and the search
+    continues past holders that serve nothing: it takes longer and finds the true one.
+
+    Of the nearest eighty the attacker has sixty, which answer with sound records of keys of its own: each is dialled
+    in vain. Twenty-four peers bring more such to the honest ones.
+    """
     outcome = run(3, **{**ATTACK, "sought": 2, "eclipses": 2}, forged=64, poisoners=24)
     print(row("majority with records", outcome))
     assert outcome.attacked_seeks >= 20
@@ -90,7 +105,14 @@ def test_a_majority_near_a_key_that_answers_with_false_holders_hides_no_true_one
 
 @pytest.mark.slow
 def test_poisoned_records_delay_and_hide_no_holder() -> None:
-    """Twenty-four peers in as many blocks bring records for a dataset that they do not have; liars forge more."""
+    """Attack T-FIND-01: poisoning of a key: records of peers that do not have the dataset, and unsigned records.
+
+    Defence: a record is kept only from its signer, over a connection that proves its key, two for each /24, 32 a key in
+    an order that each keeper draws; signatures are checked before a record counts, and a node that passes on a forged
+    one is penalised; a holder counts when it serves.
+
+    Twenty-four peers in as many blocks bring records for a dataset that they do not have; liars forge more.
+    """
     outcome = run(2, **LIGHT, sought=4, seekers=15, eclipses=4, poisoners=24)
     print(row("poisoned", outcome))
     assert outcome.attacked_reached >= 0.9 * outcome.attacked_seeks

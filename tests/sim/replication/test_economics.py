@@ -228,6 +228,11 @@ def check(world: World) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("batch", [*batches(5), (996, 6133)], ids=str)
 def test_keys_of_five_addresses_harm_nobody_and_buy_nothing(batch: Sequence[int]) -> None:
+    """Attack T-PEER-03: keys of five addresses with all kinds of work, in virtual time, in thousands of simulated
+    worlds.
+
+    Defence: no honest peer is refused, displaced, dropped or made to flood; ten times the keys get no more.
+    """
     hold(batch, World)
 
 
@@ -245,7 +250,13 @@ def test_ten_times_as_many_keys_get_no_more(seed: int) -> None:
 
 @pytest.mark.slow
 def test_a_thousand_addresses_take_the_room_of_strangers_and_no_more() -> None:
-    """Strangers wait and are refused then, which THREATS.md says; chosen peers and publishers do not."""
+    """Attack T-PEER-03: a thousand addresses in as many subnets.
+
+    Defence: they get half of a core and the connections of unlisted peers; chosen peers and publishers keep theirs.
+    **Honest unlisted peers wait**.
+
+    Strangers wait and are refused then, which THREATS.md says; chosen peers and publishers do not.
+    """
     world = World(1, 1000, [f"{11 + number // 250}.{number % 250}.1.1" for number in range(1000)])
     friend, publisher = Party(-1, PeerId("friend"), "40.1.1.1"), Party(-2, PeerId("publisher"), "41.1.1.1")
     for room in (world.budget, world.places):
@@ -267,7 +278,12 @@ def test_a_thousand_addresses_take_the_room_of_strangers_and_no_more() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("is_named", [True, False])
 def test_a_publisher_in_a_block_that_floods_keeps_its_room_where_a_head_names_it(is_named: bool) -> None:
-    """Version 0: the dataset's own key signs, and names the node's key. Without that the publisher is a stranger."""
+    """Attack T-PEER-03: unlisted peers that use up the budget of a publisher's subnet, if no authority names the node.
+
+    Defence: the newest head, signed by the writer, names the node.
+
+    Version 0: the dataset's own key signs, and names the node's key. Without that the publisher is a stranger.
+    """
     node = statements.key(2).did
     with closing(sqlite3.connect(":memory:")) as connection:
         for step in STEPS:

@@ -134,8 +134,14 @@ def honest_overruns(world: World) -> dict[str, int]:
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", share(5, 1 / 40))
 def test_no_honest_relay_of_a_flood_is_blamed(seed: int) -> None:
-    """No honest node's score at another falls through anything that others send, but for what a lost answer costs. The
-    simulator itself fails where an honest node accuses an honest one (``Node.blame``); here relays are looked at."""
+    """Attack T-PEER-05: floods, late answers and relayed messages in any order, to lower an honest node's score at
+    another.
+
+    Defence: in each world of the simulator, honest nodes penalise each other at most for lost answers.
+
+    No honest node's score at another falls through anything that others send, but for what a lost answer costs. The
+    simulator itself fails where an honest node accuses an honest one (``Node.blame``); here relays are looked at.
+    """
     world = flooded(seed)
     world.converge()
     assert world.overruns.total() > 1000, "it floods"

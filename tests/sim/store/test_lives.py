@@ -30,6 +30,11 @@ REPORT = os.environ.get("ODFD_FAULT_REPORT")
 @pytest.mark.slow
 @pytest.mark.parametrize("way", store_life.WAYS)
 def test_a_fault_anywhere_leaves_the_old_state_or_the_new(way: str, tmp_path: Path, sources: Path) -> None:
+    """Attack T-DISK-02: a kill, a full, failing or unreadable disk, or a partial write, at any durable step.
+
+    Defence: objects are durable before the head that names them; one transaction moves the head; staged data is
+    discarded.
+    """
     ends: Counter[str] = Counter()
     for seed in range(store_life.WAYS.index(way), RUNS, len(store_life.WAYS)):
         program = store_life.Program(seed, sources)

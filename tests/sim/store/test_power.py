@@ -403,6 +403,11 @@ ACTS: Final = {
 def test_what_was_promised_is_there_whenever_the_power_fails(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, act: str
 ) -> None:
+    """Attack T-DISK-02: a power failure, after which a disk lacks, reorders or tears what was not synced.
+
+    Defence: all that must last is written through one module that syncs bytes and names; what was promised is there at
+    each point.
+    """
     monkeypatch.setattr(journal, "COMPACT_AT", 600)
     home = tmp_path / "home"
     home.mkdir()

@@ -199,6 +199,10 @@ def opened() -> Iterator[Store]:
 @pytest.mark.slow
 @given(st.lists(_STEP, max_size=15))
 def test_what_is_held_stays_and_what_is_not_may_go(steps: list[tuple[str, int]]) -> None:
+    """Attack T-REPO-02: an owner rewrites or deletes history while a reader uses it.
+
+    Defence: a reader takes a hold (a lease); while one lives, a transaction that gives up history is refused.
+    """
     with opened() as store:
         store.append()
         for kind, number in steps:
@@ -229,6 +233,10 @@ def test_what_is_held_stays_and_what_is_not_may_go(steps: list[tuple[str, int]])
 
 @pytest.mark.slow
 def test_holds_are_bounded_in_number_and_in_time() -> None:
+    """Attack T-REPO-02: holds that are never released.
+
+    Defence: they expire after a day at most, and their number is bounded.
+    """
     with opened() as store:
         store.append()
         for _ in range(MAX_OF_DATASET):

@@ -45,6 +45,12 @@ def test_with_liars_and_churn(seed: int) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("lie", ["boast", "poison", "mute", "hoard"])
 def test_a_liar_is_left_and_slows_the_rest_for_a_moment(lie: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Attack T-PEER-07: offers of objects that a peer does not have, or false bytes for them, while a dataset is
+    fetched together.
+
+    Defence: each piece comes from one peer and is hashed before it counts; after two pieces that were offered and not
+    given the peer is left, the others continue.
+    """
     monkeypatch.setattr(swarms, "LIES", (lie,))
     honest = World(3, SMALL).converge()
     beset = World(3, replace(SMALL, liars=6)).converge()

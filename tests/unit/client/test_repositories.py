@@ -317,6 +317,11 @@ def test_several_are_read_at_one_complete_time(opened: Any, tmp_path: Path) -> N
 
 
 def test_nothing_is_believed(opened: Any, tmp_path: Path) -> None:
+    """Attack T-REPO-01: a folder, web server or bucket that gives false rows to a program without a node.
+
+    Defence: the client hashes blocks from the head or a pin, and each slice before it returns a row of it; a head is
+    shown as `unsigned`.
+    """
     chain = filled(tmp_path)
     last = chain.slices[-1]
     kept = last.read_bytes()

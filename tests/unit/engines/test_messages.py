@@ -447,6 +447,11 @@ CASES: dict[str, tuple[Callable[[float], Any], float | None]] = {
 async def test_a_request_that_goes_on_without_its_caller_costs_its_process(
     case: str, autojump_clock: trio.testing.MockClock
 ) -> None:
+    """Attack T-QUERY-02: a source or query that continues to work after its caller has cancelled it, to hold the
+    engine.
+
+    Defence: ten seconds later its process ends; requests of other callers in that process are repeated.
+    """
     answer, expected = CASES[case]
     client: Any = Client(answer)
     process = EngineProcess(SETTINGS, Path("unused"), lambda name, facts: None)

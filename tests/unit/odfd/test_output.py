@@ -82,6 +82,12 @@ class Terminal(io.StringIO):
 
 @pytest.mark.parametrize("text", ATTACKS.values(), ids=ATTACKS.keys())
 def test_no_way_lets_anything_through(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Attack T-CARD-03: names, keywords, cells and messages with terminal commands, or characters that change text
+    direction.
+
+    Defence: one writer for all output and each line of the log; control characters are shown as a replacement, in JSON
+    and YAML as an escape.
+    """
     out, err = Terminal(), Terminal()
     monkeypatch.setattr(sys, "stdout", out)
     monkeypatch.setattr(sys, "stderr", err)

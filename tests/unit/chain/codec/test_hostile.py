@@ -59,7 +59,12 @@ def test_shared_parts_are_paid_for_each_time() -> None:
 
 @pytest.mark.slow
 def test_a_block_has_so_many_parts() -> None:
-    """A schema of as many columns as we declare is read; of one of more than a hundred thousand no reader is asked."""
+    """Attack T-BYTES-01: a block of more parts than any reader can use.
+
+    Defence: it is refused while it is decoded.
+
+    A schema of as many columns as we declare is read; of one of more than a hundred thousand no reader is asked.
+    """
 
     def read(columns: int) -> DataSchema:
         fields = tuple(DataField(name="", type=Option(inner=String())) for _ in range(columns))

@@ -227,6 +227,10 @@ def test_several_documents_and_none() -> None:
 
 
 def test_a_laughing_billion_is_refused() -> None:
+    """Attack T-BYTES-01: manifests that expand when they are read.
+
+    Defence: aliases are counted at each use, 200,000 values, depth 100.
+    """
     lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x]"]
     lines += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]" for n in range(1, 12)]
     with pytest.raises(Invalid, match=f"more than {yaml_tree.MAX_NODES} values"):

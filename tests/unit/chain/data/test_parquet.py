@@ -259,6 +259,12 @@ CRAFTED = {
 
 @pytest.mark.parametrize("name", CRAFTED)
 def test_a_crafted_footer_is_refused(name: str) -> None:
+    """Attack T-BYTES-01: a footer that ends the process: a chunk without metadata, an unknown codec, a bound of the
+    wrong width (C++ errors of pyarrow that Python does not see).
+
+    Defence: our own strict reader (`chain/data/footer.py`) reads footers; pyarrow reads schema and rows alone, from the
+    checked bytes.
+    """
     raw = written(ROWS)
     whole = footer_of(raw)
     before, after = CRAFTED[name]
@@ -335,6 +341,11 @@ def bomb(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     ids=["page", "list", "rows", "text"],
 )
 def test_bombs_are_refused(bomb: Path, pool: pa.MemoryPool, message: str) -> None:
+    """Attack T-BYTES-01: slices that expand when they are read.
+
+    Defence: page headers are checked first: few rows at a time, long texts as references, or a refusal; footers of 16
+    MiB at most.
+    """
     assert bomb.stat().st_size < MEBI
     before = pool.max_memory()
     with (

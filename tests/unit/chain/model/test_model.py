@@ -345,7 +345,12 @@ def test_what_is_written_is_read_with_any_number_of_zeros(number: int, zeros: in
 
 @pytest.mark.parametrize("text", ["", "x", "-1", "+1", " 1", "1_0", "٣", str(2**63), "9" * 5000])
 def test_another_text_is_no_number(text: str) -> None:
-    """One of 5,000 digits too, which ``int`` refuses by ValueError."""
+    """Attack T-BYTES-01: a number of thousands of digits in a query or in a header of a server.
+
+    Defence: it is no number.
+
+    One of 5,000 digits too, which ``int`` refuses by ValueError.
+    """
     assert read_whole(text) is None
 
 

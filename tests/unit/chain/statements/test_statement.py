@@ -671,6 +671,10 @@ def cosigned(leaves: list[bytes], key: SigningKey = WITNESS, epoch: int = 2) -> 
 
 
 def test_two_histories_cosigned_by_one_key_are_a_proof() -> None:
+    """Attack T-HEAD-06: a witness that cosigned two histories.
+
+    Defence: the two cosignatures are a proof.
+    """
     ours, theirs = branches()
     of_ours, of_theirs = (lambda start, stop, all=each: all[start:stop] for each in (ours, theirs))
     made = proof.double_cosign(cosigned(ours), cosigned(theirs), of_ours, of_theirs)

@@ -162,7 +162,12 @@ def test_a_rewrite_in_the_past_breaks_the_rules_and_changes_nothing(tmp_path: Pa
 
 @pytest.mark.slow
 def test_a_damaged_slice_is_not_merged(tmp_path: Path) -> None:
-    """Merged, its rows would be signed anew, and nobody could tell any more that they are not what was published."""
+    """Attack T-HEAD-03: damage that a compaction would sign as new data.
+
+    Defence: each slice is hashed before it is merged.
+
+    Merged, its rows would be signed anew, and nobody could tell any more that they are not what was published.
+    """
     store = Store(tmp_path, "flights")
     raws = store.raws()
     event = store.chain.last_of(("AddData",))
@@ -263,7 +268,12 @@ def test_a_merged_event_carries_the_newest_of_each() -> None:
 
 @pytest.mark.slow
 def test_a_damaged_slice_is_never_laundered(tmp_path: Path) -> None:
-    """Merged into another, its rows would get hashes of their own, and nothing would tell any more."""
+    """Attack T-DISK-01: a damaged slice, hidden by what is computed from it.
+
+    Defence: it is hashed before it is merged or derived from.
+
+    Merged into another, its rows would get hashes of their own, and nothing would tell any more.
+    """
     store = Store(tmp_path, "flights")
     raws = store.raws()
     events = [store.chain.block_at(number).event for number in range(len(raws))]

@@ -214,7 +214,13 @@ def test_what_is_not_spoken_is_refused_by_name(name: str, word: str) -> None:
 
 @pytest.mark.slow
 def test_mutated_flight_messages_are_answered_in_words() -> None:
-    """Commands, tickets and actions; ODFD_FUZZ says how many of each kind."""
+    """Attack T-BYTES-01: mutated messages of Flight SQL.
+
+    Defence: parsed under limits in a process without data, keys or network; each gets an answer; ODFD_FUZZ sets how
+    many.
+
+    Commands, tickets and actions; ODFD_FUZZ says how many of each kind.
+    """
     service, _, _ = made()
     handle, _, _ = service.prepare("select ?, ?", "t")
     _, ticket = service.info(pack_any("CommandStatementQuery", query="select 1"), "t")

@@ -162,7 +162,12 @@ def prepare(layout: Path, image: Image) -> Path:
 
 @pytest.mark.slow
 def test_what_was_prepared_is_shared_and_checked(layout: Path, tmp_path: Path) -> None:
-    """Beside the image's files, for all nodes, until the image is unpacked anew."""
+    """Attack T-QUERY-01: other bytecode or another class data archive beside the image.
+
+    Defence: made in the sandbox from the image alone; each file is compared with a pinned list.
+
+    Beside the image's files, for all nodes, until the image is unpacked anew.
+    """
     unpack_anew(layout)
     image = prepare_image(tmp_path / "one", layout)
     assert isinstance(image, Image)
@@ -237,6 +242,10 @@ def change_listing(root: Path) -> None:
 def test_a_changed_file_is_found_at_the_next_start(
     layout: Path, tmp_path: Path, damage: Callable[[Path], None]
 ) -> None:
+    """Attack T-QUERY-01: another engine image under the same name.
+
+    Defence: pinned by digest; each unpacked file is compared with the list that the manifest names.
+    """
     damage(unpack_image(layout, tmp_path / "cache", FileDigests(None)))
     with pytest.raises(Environment) as fault:
         unpack_image(layout, tmp_path / "cache", FileDigests(None))
@@ -285,7 +294,12 @@ EVIL = {
 
 @pytest.mark.parametrize("name", EVIL)
 def test_a_layer_stays_inside(tmp_path: Path, name: str) -> None:
-    """Of an image whose every digest is right: what it wants is refused for what it is."""
+    """Attack T-QUERY-01: an image that unpacks outside of its folder.
+
+    Defence: only files, folders and links below real folders, each once.
+
+    Of an image whose every digest is right: what it wants is refused for what it is.
+    """
     raw = io.BytesIO()
     with tarfile.open(fileobj=raw, mode="w") as tar:
         for each in EVIL[name]:

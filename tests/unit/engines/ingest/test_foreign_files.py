@@ -300,7 +300,13 @@ def test_no_text_grows_beyond_its_bounds(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_table_of_more_cells_than_memory_harms_its_reader_alone(process: None, tmp_path: Path) -> None:
-    """Two cells in opposite corners of a sheet, which its library keeps room for all between."""
+    """Attack T-BYTES-02: office tables, shapefiles, databases, XML or Avro that attack their reader.
+
+    Defence: each file is converted by a process of its own in the engine's sandbox, within 2 GiB; a crash is a fault of
+    that file; document types are refused.
+
+    Two cells in opposite corners of a sheet, which its library keeps room for all between.
+    """
     corner = '<row r="1048576"><c r="XFD1048576"><v>1</v></c></row></sheetData>'
     with zipfile.ZipFile(io.BytesIO(made.xlsx({"S": [["a"]]}))) as archive:
         parts = {name: archive.read(name).replace(b"</sheetData>", corner.encode()) for name in archive.namelist()}
@@ -372,6 +378,10 @@ def test_what_is_cut_off_is_refused(packing: str, tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("packing", PACKINGS)
 def test_packed_bombs_are_refused(packing: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Attack T-BYTES-02: compressed source files that expand when they are read.
+
+    Defence: decompressed in the engine's process by blocks, up to a size, a ratio and three layers; xz within 256 MiB.
+    """
     monkeypatch.setattr(unpack, "FREE", 1 << 16)
     bomb = tmp_path / "bomb"
     bomb.write_bytes(PACKINGS[packing](bytes(4 << 20)))
@@ -468,6 +478,11 @@ def secret(tmp_path: Path) -> Path:
 def test_nothing_that_a_document_type_says_is_expanded(
     kind: str, encoding: str, place: str, secret: Path, tmp_path: Path
 ) -> None:
+    """Attack T-BYTES-02: XML with entities that double, or that name a file or an address of this machine, in any
+    encoding.
+
+    Defence: a document type is refused where it begins, and nothing that was not declared is looked up.
+    """
     with pytest.raises(Invalid, match="a document type") as caught:
         read(tmp_path, hostile_xml(kind, secret, encoding, place), ENTRIES)
     assert SECRET not in str(caught.value)
@@ -487,6 +502,10 @@ def test_entities_that_were_never_declared_and_inclusions_bring_nothing(secret: 
 def test_nothing_in_an_office_table_is_expanded(
     kind: str, book: Callable[..., bytes], secret: Path, tmp_path: Path
 ) -> None:
+    """Attack T-BYTES-02: an xlsx or ods table with XML entities that double, or that name a file or an address.
+
+    Defence: its reader knows no entities, and refuses the table.
+    """
     honest = book({"S": [["a"], ["SAID"]]})
     assert read(tmp_path, honest, SHEET).rows == [["SAID"]]
     hostile = hostile_book(kind, secret, honest)
@@ -503,7 +522,12 @@ def test_a_sheet_that_says_it_is_large_takes_no_room(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_members_that_are_one_another_count_each(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Which is refused as soon as the second name is read, or where all that comes out is too much for the file."""
+    """Attack T-BYTES-02: a zip whose names lead to one another's bytes, so that they count once.
+
+    Defence: all that comes out of a file counts, for its ratio too.
+
+    Which is refused as soon as the second name is read, or where all that comes out is too much for the file.
+    """
     monkeypatch.setattr(unpack, "FREE", 4 << 20)
     path = tmp_path / "bomb.zip"
     path.write_bytes(overlapping(400))

@@ -172,7 +172,13 @@ def test_of_long_texts_that_are_written_once_few_are_held_at_once(tmp_path: Path
 
 @pytest.mark.parametrize("seed", range(20))
 def test_damaged_parquet_is_told(tmp_path: Path, seed: int) -> None:
-    """pyarrow's reading of a footer ends the process for some of them."""
+    """Attack T-BYTES-02: a damaged or hostile Parquet file as a source.
+
+    Defence: its footer is read by a strict reader of our own, since pyarrow's ends the process for some; a file whose
+    rows need more memory than a slice may take is refused.
+
+    pyarrow's reading of a footer ends the process for some of them.
+    """
     rng = Random(seed)
     path = tmp_path / "rows.parquet"
     pq.write_table(pa.table({"id": range(300), "name": ["x", "y", None] * 100}), path, row_group_size=100)

@@ -331,6 +331,10 @@ def no_session() -> Any:
 def test_a_record_that_is_too_long_is_refused_by_its_place(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Attack T-BYTES-02: a source with one line of 300 MB, which ends the engine for others too.
+
+    Defence: a record of a text has at most `ingest.record-bytes`, checked with its place before a parser sees it.
+    """
     read, text = KINDS[kind]
     path = tmp_path / "source"
 

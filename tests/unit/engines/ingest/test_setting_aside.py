@@ -193,6 +193,11 @@ def test_features(tmp_path: Path, per_line: bool) -> None:
 
 
 def test_more_than_may_be_set_aside(tmp_path: Path) -> None:
+    """Attack T-SOURCE-03: a source whose rows cannot be read, to hide data among them.
+
+    Defence: rows are set aside only if the manifest allows it; they are counted; the declared share and count of a file
+    are limits; each is kept with its text.
+    """
     schema = columns("id BIGINT", {"quarantine": {"maxRows": 2}})
     assert len(Apart(tmp_path, "1\nx\ny\n", ReadCsv(schema=schema)).bad) == 2
     with pytest.raises(Invalid, match=r"data\.txt:2: more than 2 records cannot be read") as told:

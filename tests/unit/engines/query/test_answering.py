@@ -342,6 +342,10 @@ def test_no_name_is_proposed_that_is_not_near(slices: Slices, sql: str) -> None:
 
 
 def test_a_query_that_needs_too_much_is_refused(slices: Slices) -> None:
+    """Attack T-QUERY-02: a query that takes all memory, disk or time.
+
+    Defence: each has a limit, at which the process ends.
+    """
     small = SessionLimits(memory=32 << 20, temporary=1 << 20, threads=1)
     with pytest.raises(Refused) as fault:
         slices.ask("select list(repeat('x', 50) || range) from range(3000000)", limits=small)
@@ -349,7 +353,12 @@ def test_a_query_that_needs_too_much_is_refused(slices: Slices) -> None:
 
 
 def test_a_connection_that_is_locked_reads_nothing_but_its_slices(slices: Slices, tmp_path: Path) -> None:
-    """Even for a statement that no judge looked at."""
+    """Attack T-QUERY-01: a query that passes the check.
+
+    Defence: the connection is locked before the statement runs: no file but the slices, no extension, no setting.
+
+    Even for a statement that no judge looked at.
+    """
     slices.rows(LOG)
     (tmp_path / "secret.csv").write_text("a\n1\n")
     answering = QuerySession(LIMITS, slices.inputs, slices.temporary)
@@ -522,6 +531,10 @@ def test_what_repeats_is_proven(tmp_path: Path, sql: str) -> None:
     ],
 )
 def test_what_depends_on_the_run_is_refused_by_name(tmp_path: Path, sql: str, named: str, instead: str) -> None:
+    """Attack T-QUERY-05: an answer that cannot be repeated, offered as a proof.
+
+    Defence: what depends on order, chance, time or machine is refused by name before it is signed.
+    """
     with pytest.raises(Refused) as refusal:
         proven(tmp_path, sql)
     assert refusal.value.rule == "query-prove"

@@ -238,7 +238,12 @@ def test_a_name_of_a_view_is_no_name_of_a_with(bed: Bed) -> None:
 
 @pytest.mark.slow
 def test_nothing_but_tables_is_proven(bed: Bed) -> None:
-    """By the plan itself, behind both other checks."""
+    """Attack T-QUERY-05: a proof of rows that are not of datasets, by a statement that deceived the check.
+
+    Defence: the plan that has types is checked again before it is signed.
+
+    By the plan itself, behind both other checks.
+    """
     for sql in ("from duckdb_views", "from duckdb_settings()"):
         ((plan,),) = bed.plans.execute("SELECT json_serialize_plan(?::VARCHAR)", [sql]).fetchall()
         with pytest.raises(Refused, match=r"may not read duckdb_(views|settings)"):
@@ -274,7 +279,16 @@ def test_valid_statements_are_accepted_and_read_their_datasets(bed: Bed) -> None
 
 @pytest.mark.slow
 def test_mutated_statements_read_their_slices_alone(bed: Bed) -> None:
-    """ODFD_FUZZ says how many."""
+    """Attack T-QUERY-01: a name that the check takes for a table of a WITH, and DuckDB for one of its catalog, or for a
+    file: in the first part of a recursion, in letters that only Python folds, behind blanks of Unicode that move the
+    places of what follows.
+
+    Defence: the statement is bound to empty tables before it runs; in the plan that DuckDB made of it, any operator but
+    tables of the query, permitted table functions, and what computes from these is refused; names in the text must be
+    those of the parse tree.
+
+    ODFD_FUZZ says how many.
+    """
     lot = random.Random(FIRST)
     grammar, grown = Grammar(lot), list[str]()
     counts = Counter[str]()

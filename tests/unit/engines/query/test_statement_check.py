@@ -65,6 +65,10 @@ def names(sql: str) -> list[str]:
     ],
 )
 def test_what_a_query_may_not_say_is_refused_by_name(sql: str, said: str) -> None:
+    """Attack T-QUERY-01: a query in SQL that reads files, addresses, settings or the catalog.
+
+    Defence: the parse tree is checked against lists of what is allowed, and the rest is refused by name.
+    """
     with pytest.raises(Invalid) as refusal:
         judged(sql)
     assert refusal.value.message == said

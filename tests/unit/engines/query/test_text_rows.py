@@ -133,6 +133,11 @@ def test_rows_go_through_a_pipe_until_its_writer_is_gone(tmp_path: Path) -> None
 
 
 def test_a_pipe_that_was_replaced_leads_to_no_file_of_the_node(tmp_path: Path) -> None:
+    """Attack T-QUERY-01: a query's process that puts another file in the place of its pipe of rows, for the node to
+    hand to a client of Flight.
+
+    Defence: the node makes the pipe, follows no link, and opens nothing but a pipe.
+    """
     secret, place = tmp_path / "key", tmp_path / "rows"
     secret.write_text("secret")
     for put in (os.symlink, os.link):

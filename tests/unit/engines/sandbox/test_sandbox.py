@@ -96,6 +96,11 @@ def test_version_2_finds_itself_divided_after_a_restart(tmp_path: Path) -> None:
 
 
 def test_the_node_has_a_limit_that_its_jobs_have_no_part_in(tmp_path: Path) -> None:
+    """Attack T-PEER-04: memory use beyond the sum of all limits.
+
+    Defence: under systemd the daemon has a control group beside that of its engines (`node.memory-mib`): it alone is
+    ended and restarted; elsewhere the log warns that no limit applies.
+    """
     prepared(tmp_path, "memory pids", "")
     base = prepared(tmp_path / "odfd.service", "memory pids", "")
     membership = tmp_path / "membership"

@@ -68,6 +68,10 @@ def test_a_missing_file_is_said(tmp_path):
 
 @pytest.mark.parametrize("name", [*(row[0] for row in (*MEANING, *CONFINEMENT)), "spark.executor.extraJavaOptions"])
 def test_what_answers_depend_on_is_pinned(name):
+    """Attack T-QUERY-03: executors with other settings.
+
+    Defence: settings that results depend on are pinned for them too; they report Java, Spark and code at start.
+    """
     with pytest.raises(EngineLost, match="pinned"):
         cluster_settings(Cluster("yarn", settings={name: "other"}), "1g")
 

@@ -74,7 +74,12 @@ def test_more_statements_never_take_a_right_away(said: list[Statement], more: St
 
 @given(st.lists(SAID, max_size=12))
 def test_nobody_comes_to_anything_by_their_own_word(said: list[Statement]) -> None:
-    """Statements of carol, who owns nothing, change nothing but who may act as her."""
+    """Attack T-ACCOUNT-02: granting oneself a role on resources of others, or the attribute admin, by own Relations.
+
+    Defence: a statement counts only while its author owns the object; only the node's owner makes administrators.
+
+    Statements of carol, who owns nothing, change nothing but who may act as her.
+    """
     theirs = [each for each in said if each.author != "carol"]
     without, with_ = Relations(theirs, OWNERS), Relations(said, OWNERS)
     for who, what in itertools.product((Principal("carol"), Principal("bob")), ("a1", "n1", "o1", "alice", "org")):
@@ -154,6 +159,10 @@ def test_who_is_of_several_accounts_says_which() -> None:
 
 
 def test_nobody_acts_as_another() -> None:
+    """Attack T-ACCOUNT-02: naming another account in `--account`, to act as it.
+
+    Defence: only users that an account names act as it; the answer does not say whether the account exists.
+    """
     for wanted in ("alice", "nobody"):
         with pytest.raises(Refused, match=f"you may not act as the account '{wanted}'"):
             subject_of(caller(5, groups=("lab",)), 1000, [ALICE, TEAM], wanted)

@@ -163,6 +163,10 @@ LONG = decimal.Decimal("12345678901234567.89")
 
 
 def test_values_are_those_of_a_sheet_or_text_and_told() -> None:
+    """Attack T-CARD-03: a text that begins like a formula, in an exported sheet.
+
+    Defence: cells of text are written as texts, never as formulas.
+    """
     table = pa.table(
         {
             "n": pa.array([1, -5, 2**60, None], pa.int64()),
@@ -415,6 +419,12 @@ def _named(data: Path, path: str) -> None:
     ],
 )
 def test_other_files_are_told(tmp_path: Path, change: Callable[[Path], Any], fault: type[Fault], words: str) -> None:
+    """Attack T-REPO-01: rows of a folder for Hugging Face that were replaced after the export, or a file that the
+    card's pattern takes too.
+
+    Defence: the signed statement has the hash of all rows; `odfctl trust recheck` compares the files with it, refuses
+    files beside them, and reads none outside of the folder.
+    """
     write_hub(tmp_path / "hub")
     change(tmp_path / "hub" / "data")
     with pytest.raises(fault, match=words):
@@ -540,6 +550,12 @@ def test_a_package_says_what_the_chain_says(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("standard", ["frictionless", "croissant"])
 def test_an_input_that_others_may_not_know_of_is_not_named(tmp_path: Path, standard: str) -> None:
+    """Attack T-PRIVATE-02: reading a data package or Croissant document beside exported rows for private inputs of a
+    derived dataset.
+
+    Defence: an input is named only if it is visible to others; the number of other inputs is shown on the owner's
+    terminal.
+    """
     told, _ = describe_rows(tmp_path, "csv", standard)
     (document,) = tmp_path.glob("*.json")
     text = document.read_text()

@@ -173,6 +173,11 @@ def test_a_readme_is_laid_out() -> None:
 @pytest.mark.parametrize("text", ["\x1b]0;owned\x07", "&#27;[31m", "`\x1b[2J`", "\u202egpj"])
 @pytest.mark.parametrize("path", ["README.md", "a.txt"])
 def test_no_file_of_a_stranger_commands_the_terminal(path: str, text: str) -> None:
+    """Attack T-CARD-03: a readme with terminal commands, or without end.
+
+    Defence: it is rendered from text whose control characters are replaced, before and after; 32 Ki characters and 200
+    lines are shown.
+    """
     said = attachment_text(wire.Attachment(path=path, content=f"# Hi\n\n{text}"))
     assert not {"\x1b", "\x07", "\u202e"} & set(said)
 

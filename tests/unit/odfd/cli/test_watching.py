@@ -300,6 +300,10 @@ def head(app: TopApp) -> str:
 
 @pytest.mark.slow
 def test_tables_tell_what_moves_and_strangers_text_stays_text() -> None:
+    """Attack T-CARD-03: names and messages with markup or terminal commands, on the screen of `odfctl top`.
+
+    Defence: control characters in each cell are replaced, and cells are text, never markup.
+    """
     said = iter(
         [
             look(0.0, mirrors=[mirror(0, name=HOSTILE)], tasks=[task("t1", "running", 0)]),

@@ -113,7 +113,14 @@ def door() -> Door:
 
 
 async def test_only_who_asks_by_a_name_of_the_node_and_from_no_page_is_let_in(door: Door) -> None:
-    """Else a page that a name of its own leads to this address would ask with the token of its visitor's tools."""
+    """Attack T-HTTP-03: a page of the web that asks the API over TCP under a name that leads to this address, and many
+    accounts' requests at a time.
+
+    Defence: the request must name the node by a name of its own and come from no page; wrong ones are counted by
+    address, of whichever kind; an account has 64 answers at a time.
+
+    Else a page that a name of its own leads to this address would ask with the token of its visitor's tools.
+    """
     assert await door.asks(GOOD) == (200, "")
     for host in ("evil.example:4160", "node.example", "node.example:4161", ""):
         assert (await door.asks({**GOOD, "host": host}))[1] == "api-host"

@@ -317,7 +317,12 @@ def crafted(folder: Path, files: list[str], objects: list[str]) -> Path:
 @pytest.mark.parametrize("kind", ["files", "objects"])
 @pytest.mark.parametrize("way", ["up", "deep", "absolute"])
 def test_a_backup_that_names_a_place_outside_of_itself_is_refused(tmp_path: Path, kind: str, way: str) -> None:
-    """Objects are named by their hash, files by anything; neither is read nor written elsewhere."""
+    """Attack T-BYTES-02: a backup whose lists name places outside of it, to read or write other files of the machine.
+
+    Defence: an absolute path, or one with `..`, is refused, of files and of objects, before anything is written.
+
+    Objects are named by their hash, files by anything; neither is read nor written elsewhere.
+    """
     outside = tmp_path / "elsewhere"
     outside.mkdir()
     name = str(Multihash.sha3_256(SECRET))
@@ -398,6 +403,10 @@ def test_a_slice_is_hashed_again_when_its_file_changed(tmp_path: Path) -> None:
 
 
 def test_bytes_that_a_disk_lost_are_found_on_suspicion_and_after_a_day(tmp_path: Path) -> None:
+    """Attack T-DISK-01: a slice whose bytes a disk loses after they were hashed, or that no decoder finds at fault.
+
+    Defence: it is hashed again after a day, and when a reader cannot read it.
+    """
     now = 1000.0
     with open_state_directory(tmp_path / "state") as home:
         files = SliceFiles(home.objects, home.catalog, lambda *_: None, lambda: now)

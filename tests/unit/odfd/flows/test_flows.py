@@ -185,6 +185,10 @@ def test_what_is_only_pushed_to_is_not_pulled_on_a_schedule(kinds: list[str], re
 def test_an_account_has_a_dataset_pulled_once_a_minute_at_the_most_often(
     account: str | None, every: str, refused: bool
 ) -> None:
+    """Attack T-QUERY-04: an account whose dataset is pulled every second, to take turns of the engine and fill the log.
+
+    Defence: a dataset is pulled once a minute at most; a dataset that only receives pushes has no schedule.
+    """
     with pytest.raises(Invalid, match="every 1min at the most often") if refused else contextlib.nullcontext():
         assert made(every, account=account) == ["Flow"]
 

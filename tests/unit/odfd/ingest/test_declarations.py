@@ -266,6 +266,11 @@ def test_whatever_is_planned_reads_old_rows(columns: list[str]) -> None:
 @pytest.mark.slow
 @given(st.text(min_size=1, max_size=30))
 def test_a_name_stays_one_identifier_of_the_query(name: str) -> None:
+    """Attack T-QUERY-01: a column's name that contains quotes or terminal commands, or looks like another.
+
+    Defence: a name is one quoted identifier of the generated query; invisible characters, and names that differ only in
+    case, are refused.
+    """
     try:
         query = query_of(altered(state(), "rename", "city", name, derived="v2"))
     except Fault:

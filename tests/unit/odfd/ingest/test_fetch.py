@@ -325,7 +325,12 @@ def test_a_promise_that_is_too_large_is_not_waited_for(web: str, job: Callable[.
 
 
 def test_a_download_keeps_the_reserve_of_the_disk(web: str, job: Callable[..., FetchJob]) -> None:
-    """One filled the disk to its last byte, and all else that the node writes failed."""
+    """Attack T-SOURCE-04: a source that would fill the disk.
+
+    Defence: its size is bounded, and the reserve stays free.
+
+    One filled the disk to its last byte, and all else that the node writes failed.
+    """
     with pytest.raises(Environment) as caught:
         fetch(FetchUrl(url=f"{web}/plain.csv"), job(disk_reserve=1 << 60))
     assert caught.value.rule == "disk-reserve"
@@ -406,7 +411,14 @@ def test_members_that_hold_nothing_cost_what_they_weigh(monkeypatch: pytest.Monk
 @pytest.mark.slow
 @pytest.mark.parametrize("last", [EMPTY * 1000, gzip.compress(bytes(1 << 20))])
 def test_packings_in_one_another_keep_to_what_came(last: bytes) -> None:
-    """Some kilobytes that would unpack to gigabytes on the way, also where nothing comes out behind the last coding."""
+    """Attack T-BYTES-02: `Content-Encoding` that expands without end, with nested codings, or with members without
+    content that never reach a size limit.
+
+    Defence: the output of each coding is compared with the bytes received, 16 KiB at a time; it can be stopped in
+    between.
+
+    Some kilobytes that would unpack to gigabytes on the way, also where nothing comes out behind the last coding.
+    """
     bomb = gzip.compress(gzip.compress(last * 2000))
     with pytest.raises(Refused, match="unpacks to more than 250 times") as told:
         for _ in ContentDecoder("gzip, gzip, gzip", "u", RATIO).feed(bomb):

@@ -226,6 +226,11 @@ VALUES = st.text(PRINTED, min_size=SHORT, max_size=40)
     st.lists(st.sampled_from(range(4)), max_size=4),
 )
 def test_no_error_or_cause_of_it_tells_a_value(value: str, before: str, after: str, kinds: list[int]) -> None:
+    """Attack T-SOURCE-01: a server, library or engine that quotes a sent value, encoded as in URLs or HTML.
+
+    Defence: values in texts that leave ingestion, in these encodings too, are replaced by templates; an `ETag` that
+    contains a value is not kept.
+    """
     text = f"{before}{value}{after}"
 
     def made(kinds: list[int]) -> Exception:
@@ -336,6 +341,10 @@ def test_what_a_server_or_a_library_quotes_is_not_told(path: str, servers: tuple
 def test_what_was_meant_for_one_origin_is_not_sent_to_another(
     servers: tuple[str, str], tmp_path: Path, may_dial: Any
 ) -> None:
+    """Attack T-SOURCE-01: a server that redirects our credentials to another.
+
+    Defence: headers and values for one origin are not sent to another origin.
+    """
     headers = (*KEYED, RequestHeader(name="Cookie", value="c=1"), RequestHeader(name="Accept", value="text/csv"))
     fetch(FetchUrl(url=f"{servers[0]}/home", headers=headers), job(tmp_path, may_dial=may_dial))
     fetch(FetchUrl(url=f"{servers[0]}/away", headers=headers), job(tmp_path, may_dial=may_dial))
@@ -347,7 +356,12 @@ def test_what_was_meant_for_one_origin_is_not_sent_to_another(
 
 
 def test_nobody_is_sent_on_to_what_is_no_page(servers: tuple[str, str], tmp_path: Path) -> None:
-    """An ``ftp://`` address was dialled wherever it was, also for sources that strangers declared."""
+    """Attack T-SOURCE-05: a server that redirects to `ftp://` in our network.
+
+    Defence: only redirects to HTTP and HTTPS are followed.
+
+    An ``ftp://`` address was dialled wherever it was, also for sources that strangers declared.
+    """
     with pytest.raises(Refused) as caught:
         fetch(FetchUrl(url=f"{servers[0]}/ftp"), job(tmp_path, may_dial=lambda _: True))
     assert caught.value.rule == "source-redirect"
@@ -355,6 +369,10 @@ def test_nobody_is_sent_on_to_what_is_no_page(servers: tuple[str, str], tmp_path
 
 
 def test_user_and_password_of_a_url_are_a_header(servers: tuple[str, str], tmp_path: Path) -> None:
+    """Attack T-SOURCE-01: a password in a manifest, which the chain makes public.
+
+    Defence: refused, with the way to name a variable.
+    """
     url = servers[0].replace("//", "//ann:${{ env.KEY }}@")
     fetch(FetchUrl(url=f"{url}/plain"), job(tmp_path))
     told_to_server = Echo.asked[-1][1]["Authorization"].removeprefix("Basic ")
@@ -428,6 +446,10 @@ def test_a_command_sees_no_more_of_the_environment_than_a_template(tmp_path: Pat
     ],
 )
 def test_a_password_that_stands_in_a_source_is_refused(user: str, is_refused: bool) -> None:
+    """Attack T-SOURCE-01: a password that evades the refusal: behind a second colon, or as the default of a variable.
+
+    Defence: everything behind the first colon is the password, and defaults count as text.
+    """
     for check in (lambda: check_user_info(user), lambda: check_url_password(f"https://{user}@a.example/b?c=d:e@f")):
         with pytest.raises(Invalid, match="would be in the chain") if is_refused else nullcontext():
             check()
@@ -623,7 +645,12 @@ def test_a_check_stops_what_gives_nothing(tmp_path: Path) -> None:
 
 
 def test_a_zip_of_members_beyond_measure_is_refused_unread(tmp_path: Path) -> None:
-    """The list of them is read whole, in the daemon; here 9 MiB of it, for a file that holds nothing."""
+    """Attack T-BYTES-02: a zip with millions of members, whose directory the daemon would read whole.
+
+    Defence: a directory over 8 MiB is refused before it is read.
+
+    The list of them is read whole, in the daemon; here 9 MiB of it, for a file that holds nothing.
+    """
     entry = struct.pack("<4s4B4HL2L5H2L", b"PK\1\2", 20, 3, 20, *(0,) * 8, 1, *(0,) * 6) + b"a"
     count = (9 << 20) // len(entry)
     size = count * len(entry)

@@ -330,6 +330,11 @@ WAYS: tuple[Callable[[Path], FetchStep], ...] = (
 
 @pytest.mark.parametrize("way", WAYS)
 def test_nothing_of_the_node_is_read(place: Path, way: Callable[[Path], FetchStep]) -> None:
+    """Attack T-SOURCE-02: a manifest that names the node's keys, or a link to them, to publish them.
+
+    Defence: links are resolved first; files in the node's own directory are not read, nor outside `[ingest] folders` if
+    these are set; refused when applied and when read.
+    """
     with pytest.raises(Invalid) as told:
         taken(way(place / "state/keys/node.key"), settings(place))
     assert told.value.rule == "source-own"
@@ -402,6 +407,10 @@ def odd(request: pytest.FixtureRequest, place: Path, monkeypatch: pytest.MonkeyP
 
 
 def test_only_regular_files_are_opened(place: Path, odd: tuple[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Attack T-SOURCE-02: a FIFO or a device in a folder of files, to block a pull.
+
+    Defence: only regular files are opened; others are refused, also when the manifest is applied.
+    """
     kind, path = odd
     opened: list[Any] = []
     monkeypatch.setattr(os, "open", lambda *given: opened.append(given))
@@ -437,6 +446,10 @@ PATTERNS = FetchFilesGlob(path="/*/meminfo"), FetchFilesGlob(path="/proc/*/envir
 
 @pytest.mark.parametrize("step", [*(way(Path(path)) for path in KERNEL for way in WAYS[:2]), *PATTERNS])
 def test_what_the_kernel_makes_up_is_no_file(place: Path, step: FetchStep) -> None:
+    """Attack T-SOURCE-02: a manifest that names `/proc/self/environ`, with the daemon's secrets.
+
+    Defence: files in `/proc`, `/sys` and `/dev` are not read; refused when applied and when read.
+    """
     for ask in (lambda: check_fetch(step, settings(place)), lambda: taken(step, settings(place))):
         with pytest.raises(Invalid) as told:
             ask()

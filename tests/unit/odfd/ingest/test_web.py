@@ -150,6 +150,11 @@ def test_pages_by_number_end_with_the_first_empty_one(pull: Callable[..., Any]) 
 
 
 def test_more_pages_than_allowed_are_refused(pull: Callable[..., Any]) -> None:
+    """Attack T-SOURCE-04: pages without end, in a circle, or larger than the disk.
+
+    Defence: `pages.most`: more are refused, not cut; an address is requested once; all pages count against
+    `ingest.source-bytes`; a page that is parsed for the next one has at most 64 MiB.
+    """
     Service.answers["/orders"] = lambda query: (200, {}, {"next": int(query.get("after", "0")) + 1})
     with pytest.raises(Refused, match="more than 3 pages"):
         pull(HttpRequest(pages=Paging(next="next", parameter="after", most=3)))
@@ -169,6 +174,11 @@ def test_all_pages_are_bounded(pull: Callable[..., Any]) -> None:
 
 
 def test_the_next_page_of_another_origin_is_not_asked(pull: Callable[..., Any]) -> None:
+    """Attack T-SOURCE-01: a web service whose next page, or answer to a POST, leads elsewhere, to get headers, tokens
+    or the body.
+
+    Defence: pages are requested only from the origin of the source, and redirects of a POST are not followed.
+    """
     Service.answers["/orders"] = lambda _: (200, {"Link": '<http://127.0.0.1:1/orders>; rel="next"'}, [])
     with pytest.raises(Refused, match=r"at http://127\.0\.0\.1"):
         pull(HttpRequest(pages=Paging(link=True)), headers=(RequestHeader(name="X", value="${{ env.TOKEN }}"),))
@@ -185,6 +195,10 @@ def test_a_post_has_its_body_and_is_sent_to_no_other_place(pull: Callable[..., A
 
 
 def test_a_token_is_asked_for_and_shown_to_its_service_alone(service: str, pull: Callable[..., Any]) -> None:
+    """Attack T-SOURCE-01: a secret of OAuth in a manifest, or quoted by its server.
+
+    Defence: refused when applied; messages of the server are not shown.
+    """
     auth = ClientCredentials(
         token_url=f"{service}/token", client_id="${{ env.ID }}", client_secret="${{ env.SECRET }}", scope="read"
     )
@@ -379,7 +393,12 @@ def fetch_url(url: str, folder: Path, internet: Internet, **settings: Any) -> by
 @pytest.mark.parametrize("name", ["127.0.0.1", "[::1]", "[::ffff:7f00:1]", "[2002:7f00:1::]", "[64:ff9b::7f00:1]",
                                   "site.example", "inside.example"])  # fmt: skip
 def test_a_server_leads_no_source_into_this_house(port: int, tmp_path: Path, name: str) -> None:
-    """A source of the owner's own, at a site of the Internet that redirects, or whose name is turned round."""
+    """Attack T-SOURCE-05: a server of one's own source that redirects into the own network.
+
+    Defence: redirects from the Internet are followed on the Internet only, over a new connection.
+
+    A source of the owner's own, at a site of the Internet that redirects, or whose name is turned round.
+    """
     internet = Internet()
     internet(port, SITE, site_example=[[SITE], ["127.0.0.1"]], inside_example=[["127.0.0.1"]])
     Server.there = f"http://{name}:{port}/data"
@@ -395,6 +414,10 @@ def test_a_server_leads_no_source_into_this_house(port: int, tmp_path: Path, nam
 def test_a_source_that_a_stranger_declared_is_only_asked_on_the_internet(
     port: int, tmp_path: Path, answers: list[list[str]]
 ) -> None:
+    """Attack T-SOURCE-05: a source declared by another, at a name or mapped address in the observer's own network.
+
+    Defence: only addresses of the Internet are dialled, from the first request on.
+    """
     internet = Internet()
     internet(port, SITE, site_example=answers)
     with pytest.raises(Refused) as caught:
@@ -426,7 +449,15 @@ HERE = ["127.0.0.1", "::ffff:127.0.0.1", "64:ff9b::7f00:1", "169.254.169.254", "
 def test_a_name_of_the_internet_in_an_own_source_is_not_dialled_on_this_machine(
     port: int, tmp_path: Path, address: str, scheme: str
 ) -> None:
-    """Whoever resolves it may answer otherwise tomorrow, and have what only this machine may ask made into rows."""
+    """Attack T-SOURCE-05: a name in a source or mirror of the owner, whose server later resolves it to an address in
+    this network.
+
+    Defence: a name is resolved once, and a judged address is dialled; a name of the Internet is not dialled on this
+    machine, its link or its cloud's services. Private networks stay open to the owner: firms have such names, and the
+    data is checked like any other.
+
+    Whoever resolves it may answer otherwise tomorrow, and have what only this machine may ask made into rows.
+    """
     internet = Internet()
     internet(port, SITE, site_example=[[address]])
     with pytest.raises(Refused) as caught:
@@ -536,7 +567,13 @@ def test_a_secret_is_named_and_never_written() -> None:
 )
 @pytest.mark.parametrize("signature", [STANDARD, HmacSignature(secret="")])
 def test_a_secret_that_can_be_guessed_signs_nothing(secret: str, signature: Any) -> None:
-    """With an empty one anybody signs: that a Source names a secret does not say that there is one."""
+    """Attack T-SOURCE-06: calls of a webhook forged with a secret that is empty or short, since a SecretSet may hold
+    one.
+
+    Defence: such a secret signs nothing: no call counts, and the node says why.
+
+    With an empty one anybody signs: that a Source names a secret does not say that there is one.
+    """
     if isinstance(signature, StandardWebhooks) or len(secret) < LEAST_SECRET:
         with pytest.raises(Environment) as caught:
             key_of(signature, secret, "hooked")
@@ -546,7 +583,13 @@ def test_a_secret_that_can_be_guessed_signs_nothing(secret: str, signature: Any)
 
 
 def test_a_captured_call_is_no_other_call() -> None:
-    """Not of another id, at another time, to a Source of another secret, nor behind many that are wrong."""
+    """Attack T-SOURCE-06: a captured call of a webhook, sent again with another id or time, or to another Source.
+
+    Defence: Standard Webhooks sign id, time and body; sixteen signatures at most are compared. **GitHub's way signs the
+    body alone**: such a call can be sent again under another id by anyone who has seen it.
+
+    Not of another id, at another time, to a Source of another secret, nor behind many that are wrong.
+    """
     key, good = signing_key(SECRET), HEADERS["webhook-signature"]
     for headers in (
         {**HEADERS, "webhook-id": "msg_another"},
@@ -640,6 +683,12 @@ def test_what_a_pattern_means(pattern: str, folder: str, fits: list[str], others
 
 
 def test_a_listing_without_order_or_end_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Attack T-SOURCE-03: an object of a source that is written while it is read, or a listing without order or end, to
+    hide or double rows.
+
+    Defence: each piece is read on condition of the listed tag; a listing that is not sorted by name, or has more than a
+    million objects, is refused.
+    """
     with pytest.raises(Refused, match="lists 'a' behind 'b'"):
         list(in_order([stored("b"), stored("a")]))
     assert [each.key for each in in_order([stored("d-x"), stored("d", size=0)])] == ["d-x"], "d/ without its slash"

@@ -307,7 +307,12 @@ async def test_each_question_is_of_the_block_that_it_comes_from() -> None:
 
 @pytest.mark.slow
 async def test_mutated_http_requests_are_answered_in_words() -> None:
-    """Bodies and query strings; ODFD_FUZZ says how many of each."""
+    """Attack T-BYTES-01: mutated requests over HTTP.
+
+    Defence: parsed under limits into values; each gets an answer; ODFD_FUZZ sets how many.
+
+    Bodies and query strings; ODFD_FUZZ says how many of each.
+    """
     body = json.dumps({
         "query": "select 1", "queryDialect": "SqlDataFusion", "dataFormat": "JsonAoS", "include": ["Input"], "skip": 0,
         "schemaFormat": "ArrowJson", "datasets": [{"id": str(DATASET), "alias": "x", "blockHash": None}], "limit": 9,

@@ -108,6 +108,11 @@ async def took(fetching: ObjectFetcher, *names: str) -> float:
 
 
 async def test_those_who_let_us_wait_delay_no_other(in_place: None, autojump_clock: Any, fetcher: Any) -> None:
+    """Attack T-PEER-06: peers that claim to have linked objects and send none, or do not claim it.
+
+    Defence: a further peer is asked after a quarter of a second; one that sends nothing for two seconds is left, and is
+    asked last afterwards.
+    """
     fetching = fetcher(Network())
     assert await took(fetching, "mute1", "mute2", "empty", "mute3", "wrong", "giver") <= 4 * WAIT
     fetching = fetcher(Network())
@@ -134,7 +139,14 @@ async def test_a_slow_one_is_waited_for_where_nobody_else_gives_it(
 async def test_of_what_is_large_no_more_is_taken_falsely_than_there_is(
     in_place: None, autojump_clock: Any, fetcher: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever claims more is not begun with while another says less, though it answers first."""
+    """Attack T-PEER-08: a false size for a linked object, so that gigabytes are transferred for an object of kilobytes.
+
+    Defence: 16 MiB on the claim of one peer; beyond that, others are asked for two seconds, and the peer with the
+    smallest size comes first: no more than the true size is taken from each false peer, if one peer states it. If all
+    are false, `limits.object-bytes`, the quota and the disk's reserve apply.
+
+    Whoever claims more is not begun with while another says less, though it answers first.
+    """
     lies, mutes = [f"large{number}" for number in range(5)], [f"mute{number}" for number in range(20)]
     monkeypatch.setattr(object_fetcher, "WORD", 5)
     for peers in ([*lies, "short", "wrong", "giver"], ["mute", *lies, "short", *mutes, "giver"]):
@@ -146,6 +158,10 @@ async def test_of_what_is_large_no_more_is_taken_falsely_than_there_is(
 async def test_a_size_for_which_there_is_no_room_ends_nothing_while_others_say_less(
     in_place: None, autojump_clock: Any, fetcher: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Attack T-PEER-08: a false size for a linked object, so that a mirror stops for lack of disk space.
+
+    Defence: another peer may state a smaller size: the size of one peer ends nothing.
+    """
     monkeypatch.setattr(object_fetcher, "WORD", 1 << 62)
     fetching = fetcher(Network())
     fetching._limits = lambda: ObjectLimits(object_bytes=1 << 62)
@@ -461,7 +477,12 @@ TestMirrors = pytest.mark.slow(Mirrors.TestCase)
 
 
 def test_what_is_staged_is_within_the_quota_and_no_mirror_gives_way_for_it(tmp_path: Path) -> None:
-    """Strangers' files are staged before anybody knows what they are: leftovers may go for them, data may not."""
+    """Attack T-PEER-08: files that are staged before anybody knows what they are, to push out mirrored data.
+
+    Defence: they count towards the quota; leftovers are deleted for them, and no mirror gives way.
+
+    Strangers' files are staged before anybody knows what they are: leftovers may go for them, data may not.
+    """
     kept: Any = Kept()
     kept.blocks = [LIMIT - 2_000 - PER_BLOCK]
     kept.give_way = lambda *_: pytest.fail("a mirror gave way")

@@ -126,7 +126,15 @@ def test_a_block_that_breaks_a_rule_is_named_and_its_part_is_not_kept(part: int)
 @pytest.mark.parametrize("part", [1, 7, SIZE])
 @pytest.mark.parametrize("back", [40, SIZE - 1])
 def test_a_block_that_its_owner_signed_is_no_fault_of_who_gave_it(part: int, back: int) -> None:
-    """The last one is proven by the head itself, others by who proves the tree up to them."""
+    """Attack T-HEAD-02: an owner that signs a block which breaks a rule, so that honest peers that pass it on are shut
+    out.
+
+    Defence: a peer that gives a block is not at fault if the signed head, or a proof of its tree, has that block: the
+    mirror refuses by the rule and keeps its data. A peer that gives another block is penalised, and other peers are
+    asked.
+
+    The last one is proven by the head itself, others by who proves the tree up to them.
+    """
     wrong, asked = chain_of(SIZE, back=back), list[TreeRoot]()
 
     def proves(tree: TreeRoot) -> bool:
@@ -170,7 +178,13 @@ def test_good_blocks_that_nobody_signed_are_forgotten() -> None:
 @pytest.mark.parametrize("part", [1, SIZE])
 @pytest.mark.parametrize("lie", [{"root_hash": signed(BLOCKS[:-1]).root_hash}, {"head": BLOCKS[-2].hash}])
 def test_the_right_blocks_under_a_false_root_or_head_are_not_the_signed_ones(part: int, lie: dict[str, Any]) -> None:
-    """A publisher that signs another tree over its own last block could prove other histories by it later."""
+    """Attack T-HEAD-02: a publisher that signs a false root over its own last block, to prove another history by it
+    later.
+
+    Defence: the blocks count only if their own tree is the signed one; the head alone is not enough.
+
+    A publisher that signs another tree over its own last block could prove other histories by it later.
+    """
     sink = VerifiedChain(ChainState.EMPTY, Frontier(), msgspec.structs.replace(signed(BLOCKS), **lie))
     fill(sink, BLOCKS, part)
     with pytest.raises(Invalid) as caught:
@@ -338,7 +352,12 @@ class Whole(Behind):
 
 
 async def test_strangers_that_come_and_go_make_nobody_ask_all_the_time(autojump_clock: MockClock) -> None:
-    """Four a second, for a minute: a mirror that has all asks nobody for it, one that lacks something now and then."""
+    """Attack T-PEER-06: unlisted peers that reconnect, so that mirrors ask them for missing data each time.
+
+    Defence: a complete mirror asks no peer; others ask newcomers once in two seconds.
+
+    Four a second, for a minute: a mirror that has all asks nobody for it, one that lacks something now and then.
+    """
     for peers, most in ((Whole(), 2), (Behind(), 1 + 60 / NEWCOMERS_SECONDS)):
         nothing = cast(Any, None)
         scheduler = MirrorScheduler(nothing, cast(Any, peers), nothing, nothing, nothing, print, print, lambda: True)
@@ -496,6 +515,12 @@ async def test_a_slow_one_is_waited_for_where_nobody_else_has_it(autojump_clock:
 
 
 async def test_others_are_hardly_waited_for_once_a_known_peer_serves_it(autojump_clock: Any) -> None:
+    """Attack T-PEER-06: connected peers that answer slowly when a mirror asks who serves a new head, to delay each by
+    ten seconds.
+
+    Defence: the mirror waits half a second more once one peer serves it, and a twentieth of a second once a peer with a
+    valid record does.
+    """
     peers, took = await found(Network(boasts=0.001, known=0.02, far=0.3, drips=60.0))
     assert peers == {"boasts", "known"}
     assert took <= 0.02 + SOON[0] + 0.001
@@ -504,6 +529,11 @@ async def test_others_are_hardly_waited_for_once_a_known_peer_serves_it(autojump
 
 
 async def test_what_strangers_say_at_once_keeps_out_no_known_peer(autojump_clock: Any) -> None:
+    """Attack T-PEER-06: peers that claim at once to serve a new head, to be asked first.
+
+    Defence: the node waits two seconds for a peer with a valid record, and asks it first; until such a peer serves the
+    head all are asked.
+    """
     boasts = {f"boasts{number}": 0.001 for number in range(STRANGERS)}
     peers, took = await found(Network(known=GRACE_SECONDS + 1, **boasts))
     assert peers == {"known", *boasts}
@@ -512,6 +542,10 @@ async def test_what_strangers_say_at_once_keeps_out_no_known_peer(autojump_clock
 
 
 async def test_few_strangers_are_asked_beside_a_known_peer_and_each_time_others(autojump_clock: Any) -> None:
+    """Attack T-PEER-06: fifty connections that make a mirror ask as many questions for each new head.
+
+    Defence: beside peers with a valid record, eight are asked, different ones each time.
+    """
     network = Network(known=0.02, **{f"far{number}": 0.01 for number in range(40)})
     holders, asked = Holders(network, network), Counter[str]()  # type: ignore[arg-type]
     for _ in range(5):
@@ -551,7 +585,12 @@ async def test_whether_a_holder_answered_is_told(autojump_clock: Any) -> None:
 
 
 async def test_news_are_not_waited_for_of_those_who_drip(autojump_clock: Any) -> None:
-    """A person waits for them, at each pull."""
+    """Attack T-PEER-06: connected peers that answer slowly when the operator asks for new blocks (`odfctl pull`).
+
+    Defence: the node waits half a second after all peers with a valid record answered.
+
+    A person waits for them, at each pull.
+    """
     drips = {f"drips{number}": 60.0 for number in range(20)}
     for known in ({}, {"known1": 0.02, "known2": 1.0}):
         network, began = Network(**known, near=0.01, far=1.3, **drips), trio.current_time()

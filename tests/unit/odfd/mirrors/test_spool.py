@@ -88,6 +88,10 @@ def test_what_was_appended_is_there_however_it_came(sittings: list[list[int]]) -
 def test_after_a_full_disk_it_goes_on_from_what_is_there(
     pieces: list[int], room: int, times: int, more: list[int]
 ) -> None:
+    """Attack T-DISK-02: a disk that is full for a while when a large object arrives, and a hole in the stored part.
+
+    Defence: a failed write discards all later ones; the stored part is contiguous, and the transfer resumes from it.
+    """
     put, refused = os.pwrite, 0
 
     def scarce(file: int, data: Any, offset: int) -> int:

@@ -109,7 +109,13 @@ def database(tmp_path: Path) -> Iterator[Database]:
 
 @pytest.mark.slow
 def test_what_nobody_wants_costs_nothing_lasting(database: Database, tmp_path: Path) -> None:
-    """A stranger's dataset: ever larger heads, renewals, contradictions, versions, verdicts, sightings by free keys."""
+    """Attack T-HEAD-08: an unlisted key that signs heads, contradictions, versions and verdicts without end, about
+    datasets of no interest.
+
+    Defence: kept in memory, 128 KiB for a dataset and 32 MiB in all; no row, and no transaction that writes.
+
+    A stranger's dataset: ever larger heads, renewals, contradictions, versions, verdicts, sightings by free keys.
+    """
     node, dataset = Node(database, tmp_path), OWNER.dataset_id
     before = database.writes
     assert node.hear(head(OWNER, 1)) is Judgement.ACCEPT, "it is passed on"
@@ -159,7 +165,12 @@ def test_what_is_wanted_no_more_is_forgotten(database: Database, tmp_path: Path)
 
 @pytest.mark.slow
 def test_strangers_to_a_dataset_never_hold_the_writing_transaction(database: Database, tmp_path: Path) -> None:
-    """Of a dataset that is wanted: heads by keys that may not write, replays, words under unknown versions."""
+    """Attack T-HEAD-08: statements on a dataset of interest by keys without rights, to block the writing transaction.
+
+    Defence: they are checked on a reading connection; only statements that will be kept are written.
+
+    Of a dataset that is wanted: heads by keys that may not write, replays, words under unknown versions.
+    """
     node = Node(database, tmp_path, OWNER.dataset_id)
     for number in (1, 2, 3):
         node.hear(head(OWNER, number))
@@ -216,6 +227,10 @@ def test_what_was_written_in_between_is_judged_with(
 
 @pytest.mark.slow
 def test_a_signer_renews_and_contradicts_itself_so_often(database: Database, tmp_path: Path) -> None:
+    """Attack T-HEAD-08: a writer that renews or contradicts its statements without end.
+
+    Defence: a rate limit by signer; one contradiction of a signer and epoch is recorded.
+    """
     node = Node(database, tmp_path, OWNER.dataset_id)
     node.hear(head(OWNER, 3))
     entries, _ = node.count()
@@ -243,7 +258,12 @@ def test_frontiers_have_the_pace_of_blocks(database: Database, tmp_path: Path) -
 
 @pytest.mark.slow
 def test_free_keys_share_one_pace(database: Database, tmp_path: Path) -> None:
-    """Sightings of blocks of a dataset that is here, by keys that nobody listed, on and on."""
+    """Attack T-HEAD-08: thousands of unlisted validators and observers.
+
+    Defence: one rate limit for all of them together.
+
+    Sightings of blocks of a dataset that is here, by keys that nobody listed, on and on.
+    """
     node, dataset = Node(database, tmp_path, OWNER.dataset_id), OWNER.dataset_id
     node.hear(head(OWNER, 9))
     for observer in range(100, 110):
@@ -269,7 +289,13 @@ def test_free_keys_leave_a_newcomer_elsewhere_its_turn(database: Database, tmp_p
 @pytest.mark.parametrize("silence", [1, 10, 61, 600, 2561])
 @pytest.mark.parametrize("blocks", [1, 8])
 def test_no_timing_of_a_flood_takes_the_turn_of_others(blocks: int, silence: int) -> None:
-    """For hours all that some blocks can say, with any pause; now and then one speaks from a block of its own."""
+    """Attack T-HEAD-08: unlimited keys that use up the rate of unlisted validators, to exclude newcomers.
+
+    Defence: half of the rate is divided among the subnets of the peers that send such statements; a subnet is
+    remembered until its rate would be restored.
+
+    For hours all that some blocks can say, with any pause; now and then one speaks from a block of its own.
+    """
     quota = StatementQuota(share_of=lambda peer: peer.split("/")[0])
     said, heard, refused, hours = 0, 0, 0, 6
     at_once = blocks * (40 if silence > 60 else 3)
@@ -295,7 +321,12 @@ def test_blocks_of_addresses_without_end_cost_no_memory() -> None:
 
 @pytest.mark.slow
 def test_heads_signed_each_second_fill_no_disk(database: Database, tmp_path: Path) -> None:
-    """A publisher that is mirrored signs a head a second for an hour: the last few hundred are kept."""
+    """Attack T-HEAD-08: a head each second by a publisher that is mirrored.
+
+    Defence: the last 256 superseded statements of a signer are kept.
+
+    A publisher that is mirrored signs a head a second for an hour: the last few hundred are kept.
+    """
     node = Node(database, tmp_path, OWNER.dataset_id)
     for number in range(1, 600):
         node.now = Instant(NOW + number * instant.SECOND)
@@ -311,7 +342,12 @@ def test_heads_signed_each_second_fill_no_disk(database: Database, tmp_path: Pat
 
 @pytest.mark.slow
 def test_an_authority_is_walked_once(database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """256 versions, then a hundred words under the last of them: each version is followed when it comes."""
+    """Attack T-HEAD-08: an authority of 256 versions, so that each statement under it is expensive to check.
+
+    Defence: a version is checked once; the result is found by the id of its last version.
+
+    256 versions, then a hundred words under the last of them: each version is followed when it comes.
+    """
     owner = key(3)
     node, followed = Node(database, tmp_path, owner.dataset_id), []
     follow = rules.follow
@@ -414,7 +450,13 @@ def card(owner: SigningKey, size: int) -> bytes:
 
 @pytest.mark.slow
 def test_cards_without_end_stay_in_memory_and_within_bounds(database: Database, tmp_path: Path) -> None:
-    """Of invented datasets, by free keys; and ever new ones of one dataset."""
+    """Attack T-CARD-01: cards of invented datasets, or new cards of one without end.
+
+    Defence: 100 new ids an hour from a peer, 8 cards at once and one in ten minutes for a dataset, 32 MiB in memory; no
+    row and no transaction.
+
+    Of invented datasets, by free keys; and ever new ones of one dataset.
+    """
     node = Node(database, tmp_path)
     node.board.unheld = UnheldStatements(most_bytes=64 << 10)
     before = database.writes

@@ -122,7 +122,13 @@ def signed(payload: bytes, key: SigningKey = KEY) -> str:
 
 
 def test_a_forged_invitation_is_refused() -> None:
-    """By somebody else's key; under another type; by bytes that another parser may read in another way."""
+    """Attack T-INVITE-01: an altered, forged, expired or oversized invitation.
+
+    Defence: it is signed whole, under a type of its own, and parsed under limits; it grants no rights and names eight
+    addresses at most.
+
+    By somebody else's key; under another type; by bytes that another parser may read in another way.
+    """
     honest = base64.urlsafe_b64decode(write_invitation(invitation(), KEY).removeprefix(SCHEME) + "==")[65:]
     assert read_invitation(signed(honest), WRITTEN_AT) == invitation()
     head = SigningKey(b"k" * 32).sign(preauth(honest))
@@ -167,8 +173,15 @@ TOKEN_FIELDS: dict[str, Any] = {"token": "ab" * 32, "uses": 1}
     ids=str,
 )
 def test_a_link_that_its_author_signed_is_refused_where_it_could_lead_astray(change: dict[str, Any]) -> None:
-    """Anybody signs with a key of his own: names that look like others, addresses that are none, and a token that would
-    be shown to another node than the one that is to redeem it."""
+    """Attack T-INVITE-01: an `odf:` link that is sound and signed by its author, but has a network name that looks like
+    another, invalid addresses, or a token that another node than the inviter would see.
+
+    Defence: names are ASCII in one form; each address is a peer's; only the key that signed the link sees the token,
+    and that key must have an address in the link.
+
+    Anybody signs with a key of his own: names that look like others, addresses that are none, and a token that would
+    be shown to another node than the one that is to redeem it.
+    """
     said = msgspec.json.decode(msgspec.json.encode(invitation(), enc_hook=str)) | change
     payload = canonical.encode({key: value for key, value in said.items() if value is not None})
     with pytest.raises((Invalid, Refused)) as caught:
@@ -255,6 +268,12 @@ def site(tmp_path: Path) -> Iterator[Site]:
 
 
 async def test_a_file_is_read_under_limits(site: Site) -> None:
+    """Attack T-INVITE-01: a web site, or a man in the middle, that serves another invitation, an endless one, or a
+    redirect into this network.
+
+    Defence: the line is signed and shown before the node joins; https only, 9 KiB, 20 s, no redirect into a private
+    network or from TLS to plain HTTP.
+    """
     async with Web(PATIENCE) as web:
         for name, content in (("good", b"\n odf:abc\n"), ("bytes", b"odf:\xff"), ("long", b"o" * (MAX_FILE + 1))):
             (site.folder / name).write_bytes(content)
@@ -326,6 +345,10 @@ def redeem_in(database: Database, who: int, at: Instant = NOW, token: bytes = TO
 
 
 def test_a_token_that_another_node_redeemed_is_refused(database: Database) -> None:
+    """Attack T-INVITE-01: a token that a second node shows, after the first or beside it.
+
+    Defence: it is bound to the first node in one transaction, before that node gets the answer.
+    """
     with database.write() as connection:
         InvitationTokens(connection).issue(issued())
     assert redeem_in(database, 1) is Redemption.ADMITTED
@@ -343,7 +366,12 @@ def test_a_token_that_another_node_redeemed_is_refused(database: Database) -> No
 
 
 def test_after_its_end_a_token_admits_nobody_new_though_it_has_seats(database: Database) -> None:
-    """The node that invited decides by its own clock; what the joiner's file says, or its clock, is no matter."""
+    """Attack T-INVITE-01: a token that is redeemed after its end, by a node whose clock or whose file says otherwise.
+
+    Defence: the node that invited compares the end with its own clock, in the same transaction.
+
+    The node that invited decides by its own clock; what the joiner's file says, or its clock, is no matter.
+    """
     with database.write() as connection:
         InvitationTokens(connection).issue(issued(uses=3))
     end = Instant(NOW + 3600 * SECOND)
@@ -356,6 +384,10 @@ def test_after_its_end_a_token_admits_nobody_new_though_it_has_seats(database: D
 
 
 def test_what_is_kept_redeems_nothing(database: Database, tmp_path: Path) -> None:
+    """Attack T-INVITE-01: a stolen database of the node that invites.
+
+    Defence: digests of tokens are kept, and no tokens.
+    """
     with database.write() as connection:
         InvitationTokens(connection).issue(issued())
     with database.read() as connection:
@@ -403,7 +435,12 @@ WHO = st.lists(st.tuples(st.integers(1, 5), st.integers(0, 5000), st.booleans())
 
 @given(asked=WHO, uses=st.integers(1, 3))
 def test_no_more_nodes_than_it_is_for_are_ever_admitted(asked: list[tuple[int, int, bool]], uses: int) -> None:
-    """In whatever order nodes ask, and whenever it is revoked; whoever was admitted stays so until then."""
+    """Attack T-INVITE-01: more nodes than the token is for, in any order, with retries.
+
+    Defence: the token never admits more nodes than it is for.
+
+    In whatever order nodes ask, and whenever it is revoked; whoever was admitted stays so until then.
+    """
     kept, admitted, now = issued(uses), set[int](), NOW
     for who, seconds, is_revoked in asked:
         now = Instant(now + seconds * SECOND)

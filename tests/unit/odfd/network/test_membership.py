@@ -89,6 +89,10 @@ class Empty:
 
 
 async def test_a_network_that_fails_begins_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Attack T-PEER-02: a provoked fault of the network layer.
+
+    Defence: it restarts after growing pauses; the node continues.
+    """
     watch, fails = Membership._watch, iter([True, False, False])
 
     async def watched(self: Membership, driver: Any) -> None:
@@ -135,7 +139,12 @@ async def left(member: Membership, database: Database, name: str) -> None:
 
 
 async def test_without_a_network_it_listens_nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where nobody said otherwise; in a network on all addresses, and no longer once it is left."""
+    """Attack T-PRIVATE-06: connecting to a node that is only being tried out.
+
+    Defence: it listens only in a network or at an address that is set.
+
+    Where nobody said otherwise; in a network on all addresses, and no longer once it is left.
+    """
     monkeypatch.setattr(membership, "EVERYWHERE", ("/ip4/127.0.0.2/tcp/0",))  # loopback too: it is a test
     assert EVERYWHERE == ("/ip6/::/tcp/4150", "/ip4/0.0.0.0/tcp/4150")
     database = open_database(tmp_path / "db")

@@ -123,6 +123,11 @@ def node(tmp_path: Path) -> Iterator[Node]:
     ],
 )
 def test_a_name_that_steers_its_display_or_looks_like_an_id_is_refused(name: str) -> None:
+    """Attack T-CARD-03: a name with control characters, direction marks, unseen characters or runs of spaces, to
+    imitate another line or column; a name that looks like an id.
+
+    Defence: such a node card is invalid.
+    """
     with pytest.raises((Invalid, UnicodeEncodeError)):
         read_again(NodeClaims(name=name))
 
@@ -156,6 +161,10 @@ def test_what_does_not_fit_together_is_invalid(wrong: dict[str, Any], rule: str)
 
 
 def test_a_card_in_the_name_of_another_node_is_refused(node: Node) -> None:
+    """Attack T-CARD-01: a card, or a withdrawal, in the name of another node.
+
+    Defence: only the node's own key signs its card; the peer that passes on another is penalised.
+    """
     for forged in (made(), made(9, name=None)):
         assert node.hear(forged, OTHER) is Judgement.REJECT
     assert len(node.cards) == 0
@@ -180,6 +189,10 @@ HEARD = [made(), made(name="Wien"), made(5), made(5, name=None), made(9, name="L
 @pytest.mark.slow
 @given(order=st.permutations([*HEARD, HEARD[0]]), last=st.integers(1, len(HEARD)))
 def test_any_order_and_repetition_leaves_the_newest(order: list[NodeCard], last: int) -> None:
+    """Attack T-CARD-01: an old card, after its node changed its name or took it back.
+
+    Defence: the latest is kept, and a withdrawal too.
+    """
     quota = StatementQuota()
     first, second = (PeerCards(quota, lambda: Instant(NOW + 30 * instant.SECOND)) for _ in range(2))
     PACE = CARD_PACE.burst
@@ -209,7 +222,13 @@ def test_a_card_is_found_by_its_key_and_replaced_and_taken_back(node: Node) -> N
 
 @pytest.mark.slow
 def test_cards_of_nodes_without_end_stay_in_memory_and_within_bounds(node: Node) -> None:
-    """Of invented nodes, by free keys; ever new ones of one node; and neither takes room of datasets."""
+    """Attack T-CARD-01: cards of invented nodes, or ever new cards of one node.
+
+    Defence: 100 new nodes an hour of a peer, beside its datasets; 8 cards of a node at once and one in ten minutes; no
+    row and no transaction.
+
+    Of invented nodes, by free keys; ever new ones of one node; and neither takes room of datasets.
+    """
     before = node.database.writes
     heard = [node.hear(made(owner=key(number)), key(number)) for number in range(1, 200)]
     assert heard.count(Judgement.ACCEPT) == NEW_NODES.burst, "so many new ones of one peer at once"
@@ -223,7 +242,12 @@ def test_cards_of_nodes_without_end_stay_in_memory_and_within_bounds(node: Node)
 
 @pytest.mark.slow
 def test_invented_nodes_displace_no_others(node: Node) -> None:
-    """Sybils of one block of addresses bring more cards than are kept."""
+    """Attack T-CARD-01: more invented nodes than there is capacity for, to displace others.
+
+    Defence: the subnet that brought most entries loses its oldest ones.
+
+    Sybils of one block of addresses bring more cards than are kept.
+    """
     node.cards = node.board.peer_cards = PeerCards(node.quota, lambda: node.now, most=50)
     for number in range(1, 11):
         assert node.hear(made(owner=key(number)), key(number), f"block{number}/honest") is Judgement.ACCEPT
@@ -324,6 +348,10 @@ def dataset_card(**claims: Any) -> Card:
     ],
 )
 def test_a_dataset_that_names_anothers_node_as_its_publisher_is_refused(claims: dict[str, Any]) -> None:
+    """Attack T-CARD-01: a dataset that names another's node as its publisher.
+
+    Defence: the node must have signed that, for this dataset and this writer; a card without that is invalid.
+    """
     with pytest.raises(Invalid):
         statement.decode_any(statement.encode(dataset_card(**claims)))
     good = dataset_card(node=OWNER.did, node_signature=vouch(OWNER, key(7).dataset_id, key(7).did))
@@ -409,6 +437,10 @@ async def test_a_new_peer_is_saved_soon_and_a_crash_does_not_forget_it(
 
 @pytest.mark.parametrize("content", [b"", b"{", b'[{"peer":5}]', b"\xff" * 9, b" " * (peer_book_file.MAX_FILE + 1)])
 def test_a_damaged_book_is_told_of(tmp_path: Path, content: bytes) -> None:
+    """Attack T-DISK-01: a damaged peer book.
+
+    Defence: it is reported and discarded.
+    """
     path, lines = tmp_path / "demo.json", Lines()
     path.write_bytes(content)
     book = PeerBook(Random(0))
@@ -442,6 +474,10 @@ async def test_a_full_disk_is_told_of_once_a_try(tmp_path: Path, autojump_clock:
     ],
 )
 def test_confusable_names_are_one(one: str, other: str) -> None:
+    """Attack T-CARD-02: a name that looks like another's by letters of another script or by digits.
+
+    Defence: characters that Unicode calls confusable (UTS 39) count as equal.
+    """
     assert likeness(one) == likeness(other)
 
 

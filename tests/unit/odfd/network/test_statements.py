@@ -84,6 +84,10 @@ def other_database(tmp_path: Path) -> Iterator[Database]:
 
 @pytest.mark.slow
 def test_a_peer_brings_so_many_new_datasets_an_hour(database: Database, tmp_path: Path) -> None:
+    """Attack T-HEAD-08: invented datasets and verdicts by unlisted keys.
+
+    Defence: limits of new ones by peer and hour, and in all; listed validators have a reserve.
+    """
     mirrored = key(5000).dataset_id
     board = Board(database, strangers(mirrored), tmp_path)
     burst = int(NEW_DATASETS.burst)
@@ -143,6 +147,11 @@ def test_proofs_are_listed_by_whom_they_accuse(database: Database, tmp_path: Pat
 def test_a_round_over_listed_keys_brings_proofs_on_datasets_nobody_wants(
     database: Database, other_database: Database, tmp_path: Path
 ) -> None:
+    """Attack T-HEAD-08: statements without end on a dataset of no interest, so that a proof against a listed validator
+    on it never arrives.
+
+    Defence: such proofs are requested by the key that they accuse.
+    """
     validator, dataset = key(1), key(2).dataset_id
     accused = DatasetId.from_public_key(validator.did.public_key)
     holder = Board(database, strangers(), tmp_path)
@@ -244,6 +253,10 @@ def test_what_rests_on_a_later_version_waits_for_it(database: Database, tmp_path
 
 
 def test_two_versions_of_one_number_are_kept_as_a_proof(database: Database, tmp_path: Path) -> None:
+    """Attack T-HEAD-05: two versions of one authority.
+
+    Defence: the roots that signed both are proven to have done so; a node that knows both follows no head.
+    """
     board, owner = Board(database, StatementQuota(), tmp_path), key(77)
     one, _ = authority(owner, 1, None)
     other, _ = authority(owner, 1, None, [key(78)])

@@ -75,6 +75,10 @@ class Sometimes(io.StringIO):
 
 
 def test_a_log_that_cannot_be_written_stops_nobody() -> None:
+    """Attack T-DISK-02: a full disk under the log, or a log without a reader.
+
+    Defence: lines that cannot be written are counted, and the next written line has the count; logging never blocks.
+    """
     stream = Sometimes()
     log.configure("info", "json", stream)
     logger = structlog.get_logger()
@@ -357,7 +361,12 @@ OF_THE_NODE = {
 
 @pytest.mark.slow
 def test_each_event_says_what_it_is_about_or_is_the_owners() -> None:
-    """What says nothing is told to no account: a new event is decided on here or at its emission."""
+    """Attack T-ACCOUNT-01: a new kind of event, whose readers were not decided.
+
+    Defence: an event that does not say what it is about is the owner's alone, and a test asks for the reason.
+
+    What says nothing is told to no account: a new event is decided on here or at its emission.
+    """
     silent: set[str] = set()
     for path in sorted((TREE / "odfd").rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text())):

@@ -80,6 +80,10 @@ def test_no_label_is_left_to_strangers() -> None:
 @pytest.mark.slow
 @given(st.text(max_size=40))
 def test_what_a_stranger_says_makes_no_series(said: str) -> None:
+    """Attack T-HTTP-01: millions of invented names of events, tasks and peers, to fill memory with series of metrics.
+
+    Defence: labels take listed values; all others are counted as one.
+    """
     meter = NodeMeter()
     before = set(shown(meter))
     meter.count("odfd_events_total", kind=said)
@@ -330,6 +334,12 @@ async def test_no_name_leads_beyond_this_machine_without_tls() -> None:
 
 @pytest.mark.slow
 async def test_a_collector_that_says_nothing_is_left_and_its_spans_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Attack T-PRIVATE-02: a collector that is slow, dead or hostile, to delay a node or fill its memory.
+
+    Defence: at most 2048 spans wait, a batch is tried once for 10 s, only the status of the answer is read; drops are
+    counted.
+    """
+
     async def silent(_stream: trio.SocketStream) -> None:
         await trio.sleep_forever()
 

@@ -260,6 +260,10 @@ async def test_a_port_that_is_taken_is_told_with_its_setting() -> None:
 
 @pytest.mark.parametrize("address", ["0.0.0.0:7464", "[::]:7464", "192.0.2.1:7464"])
 def test_beyond_this_machine_it_needs_tls_and_tokens(address: str) -> None:
+    """Attack T-HTTP-02: unprotected access to the page from other machines.
+
+    Defence: settings with such an address are refused without TLS and tokens.
+    """
     tls = {"ui_certificate": "c", "ui_key": "k"}
     for said in ({}, tls, {"ui_tokens": "t"}):
         (problem,) = cross(Settings(http=Http(ui=address, **said)), {})
@@ -316,6 +320,10 @@ def refused(opened: Any, *words: Any) -> str:
 
 
 def test_over_tls_a_token_of_the_file_opens_a_session(tmp_path: Path) -> None:
+    """Attack T-HTTP-02: a guessed token of the web UI, or a session intercepted on the line.
+
+    Defence: tokens have 16 characters or more and are compared as digests; the cookie is for TLS and this host alone.
+    """
     said = secured(tmp_path)
 
     def ask(place: str, opened: Any) -> None:
@@ -335,7 +343,13 @@ def test_over_tls_a_token_of_the_file_opens_a_session(tmp_path: Path) -> None:
 
 
 def test_over_tls_only_names_of_the_certificate_are_answered(tmp_path: Path) -> None:
-    """Another page, by a name of its own for this address, or in the clear, opens nothing."""
+    """Attack T-HTTP-03: a web page that leads a browser to ours by another name, where it is reachable from other
+    machines.
+
+    Defence: only names in its certificate are answered, and only its own origin.
+
+    Another page, by a name of its own for this address, or in the clear, opens nothing.
+    """
     said = secured(tmp_path)
 
     def ask(place: str, opened: Any) -> None:
@@ -352,6 +366,10 @@ def test_over_tls_only_names_of_the_certificate_are_answered(tmp_path: Path) -> 
 
 
 def test_tokens_that_others_may_read_open_nothing(tmp_path: Path) -> None:
+    """Attack T-HTTP-02: another user of this machine who reads the tokens.
+
+    Defence: tokens of a file with open permissions are refused, and the reason is shown.
+    """
     said = secured(tmp_path)
     Path(said["ui_tokens"]).chmod(0o644)
 
@@ -370,7 +388,12 @@ async def test_a_certificate_that_names_no_host_is_told(tmp_path: Path) -> None:
 
 
 async def test_who_does_not_speak_tls_keeps_nobody_out(tmp_path: Path, autojump_clock: Any) -> None:
-    """A handshake has its time; of many that say nothing the oldest make room before."""
+    """Attack T-HTTP-01: connections to the page that begin TLS and stop.
+
+    Defence: a handshake has ten seconds; silent connections are closed for newcomers.
+
+    A handshake has its time; of many that say nothing the oldest make room before.
+    """
     server = HttpServer("page", [], lambda _: nullcontext(ConnectionHandler(api)), Lines(), LIMITS)
     certificate, key = certified(tmp_path)
     server.tls = tls_context(str(certificate), str(key), "http.ui-certificate", ("http/1.1",))
@@ -399,6 +422,10 @@ def opened(sessions: PageSessions, now: float = 0.0) -> PageSecrets:
 
 
 def test_a_token_opens_one_session(sessions: PageSessions) -> None:
+    """Attack T-HTTP-02: the page's address, found later in a browser history or seen by others.
+
+    Defence: its token opens one session, within two minutes.
+    """
     token = sessions.invite(0)
     assert sessions.begin(token, 1) is not None
     assert sessions.begin(token, 1) is None
@@ -412,7 +439,13 @@ def test_a_token_is_good_for_a_while(sessions: PageSessions) -> None:
 
 
 def test_neither_half_of_a_session_opens_anything(sessions: PageSessions) -> None:
-    """A cookie goes to every port of this machine, and a key is read by whoever reads the browser's disk."""
+    """Attack T-HTTP-03: another program on this machine that receives the session cookie of the web UI, since cookies
+    ignore ports.
+
+    Defence: a session needs a cookie and a key that only scripts of the page's origin and port can read.
+
+    A cookie goes to every port of this machine, and a key is read by whoever reads the browser's disk.
+    """
     mine, other = opened(sessions), opened(sessions)
     assert sessions.admits(mine.cookie, mine.key, 0)
     for cookie, key in (
@@ -536,7 +569,13 @@ async def test_without_a_session_nothing_of_the_api_is_told(asked: Asked) -> Non
     ],
 )  # fmt: skip
 async def test_another_page_gets_nothing_from_the_page(asked: Asked, changed: dict[str, str]) -> None:
-    """Though the browser has a session: by another name of this machine, from another origin, or another port."""
+    """Attack T-HTTP-03: another web page in the same browser that sends requests to the node's page, by its name or
+    from another port.
+
+    Defence: requests with another host, another origin, or actions without an origin are refused; no CORS.
+
+    Though the browser has a session: by another name of this machine, from another origin, or another port.
+    """
     mine = await asked.session()
     for method, path in (
         ("GET", "/dataset/v1alpha1/datasets"),
@@ -570,6 +609,10 @@ async def test_what_acts_says_where_it_comes_from(asked: Asked) -> None:
     ],
 )  # fmt: skip
 async def test_a_session_reads_no_files_and_deletes_nothing(asked: Asked, act: str) -> None:
+    """Attack T-HTTP-03: a stolen session of the page.
+
+    Defence: it may do what the page does: no files of the machine, no keys, no deletion.
+    """
     mine = await asked.session()
     method, path = act.split()
     status, _, body = await asked.ask(method, path, mine)
@@ -604,6 +647,10 @@ async def test_every_answer_says_what_a_browser_may_do_with_it(asked: Asked) -> 
     "path", ["/../application.py", "//etc/passwd", "/vendor", "/static/main.js", "/\x00", "/MAIN.JS"]
 )
 async def test_no_path_reaches_the_disk(asked: Asked, path: str) -> None:
+    """Attack T-HTTP-03: a request path outside of the page's files.
+
+    Defence: files are looked up in a table built before.
+    """
     assert (await asked.ask("GET", path, ORIGIN))[0] == 404
 
 

@@ -336,6 +336,12 @@ def test_a_flat_graph_with_other_prefixes_is_read() -> None:
     ],
 )  # fmt: skip
 def test_a_feed_sends_no_node_to_places_behind_it(url: str) -> None:
+    """Attack T-INVITE-01: a DCAT feed that makes a node fetch from its private network, reads its secrets by a
+    template, or writes other manifests.
+
+    Defence: the operator reviews before an apply; only public web addresses, without password and braces; names of
+    letters and digits; texts quoted.
+    """
     found = at(url)
     assert not found.found
     assert "address" in found.left_out[0].why
@@ -343,6 +349,10 @@ def test_a_feed_sends_no_node_to_places_behind_it(url: str) -> None:
 
 @pytest.mark.slow
 def test_a_feed_is_bounded() -> None:
+    """Attack T-INVITE-01: a DCAT feed without end.
+
+    Defence: 16 MiB, 1,000 datasets, 500 characters of a text; nothing else is fetched.
+    """
     found = feed(*[dataset("Air", {"dct:description": "x" * 9999, "dcat:keyword": ["k"] * 99})] * (MAX_SOURCES + 7))
     assert (len(found.found), found.more) == (MAX_SOURCES, 7)
     assert len({each.name for each in found.found}) == MAX_SOURCES

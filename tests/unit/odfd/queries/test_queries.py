@@ -115,7 +115,14 @@ class Askers:
 async def test_two_endless_queries_keep_nobody_out(
     autojump_clock: trio.testing.MockClock, strangers: tuple[str, str]
 ) -> None:
-    """Each is ended when another waits, however soon it asks again. Without a name it is one of a proxy's clients."""
+    """Attack T-QUERY-04: two anonymous callers that each ask without end over HTTP or Flight, so that no other is
+    answered.
+
+    Defence: while another caller waits, a query has ten seconds; the next turn goes to the subnet with the fewest
+    queries at work that was served longest ago.
+
+    Each is ended when another waits, however soon it asks again. Without a name it is one of a proxy's clients.
+    """
     async with trio.open_nursery() as nursery:
         crowd = Askers(nursery)
         for stranger in strangers:
@@ -154,6 +161,10 @@ async def test_the_turn_is_of_who_had_the_fewest(autojump_clock: trio.testing.Mo
 
 
 async def test_a_full_line_is_left_by_who_fills_it(autojump_clock: trio.testing.MockClock) -> None:
+    """Attack T-QUERY-04: an anonymous caller that fills the queue of queries.
+
+    Defence: in a full queue the caller with most entries makes room for callers with fewer.
+    """
     async with trio.open_nursery() as nursery:
         crowd = Askers(nursery)
         for _ in range(MOST + WAITING + 3):
@@ -203,7 +214,14 @@ async def test_who_leaves_gives_the_turn_back(autojump_clock: trio.testing.MockC
 
 
 async def test_one_account_keeps_out_no_other_and_none_the_owner(autojump_clock: trio.testing.MockClock) -> None:
-    """The first asks without end, with as many queries as it likes; strangers do likewise."""
+    """Attack T-QUERY-04: an account that asks without end with any number of queries, so that neither other accounts
+    nor the owner are answered.
+
+    Defence: one place is the owner's, whose queries have no time limit; while another account waits, a query has a
+    minute, and turns rotate.
+
+    The first asks without end, with as many queries as it likes; strangers do likewise.
+    """
     async with trio.open_nursery() as nursery:
         crowd = Askers(nursery)
         for _ in range(READERS + 3):
@@ -427,7 +445,13 @@ def test_the_least_used_make_room(tmp_path: Path) -> None:
 
 
 def test_a_fold_is_a_file_and_no_link(tmp_path: Path) -> None:
-    """What a query's process leaves may be anything."""
+    """Attack T-QUERY-01: a slice that makes its reader write a false cached state, or a link in its place.
+
+    Defence: the state is computed by a process that reads that dataset alone, copied as bytes of a file, and hashed
+    before it is read.
+
+    What a query's process leaves may be anything.
+    """
     secret = made(tmp_path, b"secret")
     link, pipe = tmp_path / "link", tmp_path / "pipe"
     link.symlink_to(secret)
@@ -609,6 +633,10 @@ class _Broken:
 
 @pytest.mark.parametrize("path", ["/query", "/datasets"])
 async def test_others_are_told_nothing_of_this_machine(path: str, tmp_path: Path) -> None:
+    """Attack T-PRIVATE-02: provoking an error that shows paths of the machine.
+
+    Defence: the answer says only that the node cannot answer now; the cause is in its log.
+    """
     file = tmp_path / "tokens"
     file.write_text(f"alice {TOKEN}\n")
     file.chmod(0o600)
@@ -659,6 +687,10 @@ async def relayed(folder: Path, most: int) -> AsyncIterator[tuple[int, Lines]]:
 
 
 async def test_silent_clients_of_flight_make_room(tmp_path: Path) -> None:
+    """Attack T-HTTP-01: silent connections to the address of Flight.
+
+    Defence: half of `flight.connections` may be without a request, for at most 10 s; the oldest are closed first.
+    """
     async with relayed(tmp_path, 4) as (port, _), AsyncExitStack() as stack:
         silent = [await stack.enter_async_context(await trio.open_tcp_stream("127.0.0.1", port)) for _ in range(10)]
         speaks = await stack.enter_async_context(await trio.open_tcp_stream("127.0.0.1", port))

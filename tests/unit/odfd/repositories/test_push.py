@@ -217,6 +217,10 @@ def test_what_is_pushed_holds_and_goes_on(repository: Repository, store: Store, 
 def test_of_two_who_push_one_is_told_and_goes_on(
     repository: Repository, store: Store, other: Store, tmp_path: Path
 ) -> None:
+    """Attack T-REPO-02: two pushes to one bucket.
+
+    Defence: the head is written conditionally; the loser gets an error.
+    """
     dataset = store.take()
     other.take(9)
     told: list[str] = []
@@ -281,6 +285,11 @@ class Mortal(Bucket):
 def test_cut_off_anywhere_what_is_there_holds_and_goes_on(
     cuts: list[tuple[int, bool]], tmp_path_factory: pytest.TempPathFactory
 ) -> None:
+    """Attack T-REPO-02: an interrupted push.
+
+    Defence: objects are written first, then blocks, then the head: the repository is valid at each point, and the next
+    push resumes.
+    """
     folder = tmp_path_factory.mktemp("cut")
     with made(folder / "state") as store:
         mortal = Mortal("memory", MemoryStore())
@@ -313,6 +322,10 @@ class Forgetful(Bucket):
 
 @pytest.mark.slow
 def test_a_store_that_ignores_conditions_is_refused_before_anything_is_there(store: Store) -> None:
+    """Attack T-REPO-02: a store that ignores the condition of a write.
+
+    Defence: a trial write before the first head detects it, and the store is refused.
+    """
     forgetful = Forgetful("house", MemoryStore())
     with pytest.raises(Refused, match="house ignores conditions of writes") as caught:
         InBucket(forgetful).push(store, store.take())
@@ -322,6 +335,10 @@ def test_a_store_that_ignores_conditions_is_refused_before_anything_is_there(sto
 
 @pytest.mark.slow
 def test_a_truncated_object_is_mended_and_a_swapped_head_is_told(store: Store, tmp_path: Path) -> None:
+    """Attack T-REPO-01: a truncated object or a swapped head in a bucket.
+
+    Defence: sizes are compared before an object counts as present; a head whose block is missing stops the push.
+    """
     at = Bucket("house", MemoryStore())
     repository = InBucket(at)
     dataset = store.take()
@@ -363,6 +380,10 @@ def test_what_is_damaged_here_is_not_pushed(store: Store, monkeypatch: Any) -> N
 
 @pytest.mark.slow
 def test_credentials_stand_in_no_message(server: str, store: Store, monkeypatch: Any) -> None:
+    """Attack T-REPO-03: keys of a bucket in errors, or keys of the daemon's environment in requests.
+
+    Defence: error texts of the library are not shown; keys come only from the SecretSet.
+    """
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKIAOFTHEDAEMON")
     monkeypatch.setenv("AWS_SESSION_TOKEN", "token-of-the-daemon")
     dataset = store.take(9)

@@ -115,6 +115,11 @@ class Mortal(SftpFiles):
     ("at", "counts"), [("before link", False), ("after link", True), ("before replace", True), ("after replace", True)]
 )
 def test_a_writer_that_stops_has_written_or_has_not(house: House, at: str, counts: bool) -> None:
+    """Attack T-REPO-02: two pushes to one SFTP server, one of which stops or sleeps in the middle.
+
+    Defence: a version has one successor, made by a link that the server makes once and that is never deleted; the loser
+    gets an error.
+    """
     first, second = house.files(Mortal), house.files()
     assert second.put_if(HEAD, b"one", None)
     one = second.get(HEAD, 99)
@@ -155,6 +160,10 @@ def test_content_that_was_replaced_does_not_come_back(house: House) -> None:
 
 
 def test_a_server_is_tested_before_it_is_written_to(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Attack T-REPO-02: an SFTP server on which of two pushes one would be lost.
+
+    Defence: links and renames are tested before a head moves; the server is refused by name.
+    """
     files = house.files()
     files.check_conditions()
     files.check_conditions()
@@ -174,6 +183,11 @@ def test_a_server_is_tested_before_it_is_written_to(house: House, monkeypatch: p
 
 
 def test_another_server_and_another_user_are_refused(house: House) -> None:
+    """Attack T-REPO-03: another server in the place of an SFTP repository, to get the password.
+
+    Defence: the repository names the server's key, without which it is not declared; another key is refused before the
+    node signs in.
+    """
     import asyncssh
 
     other = " ".join(asyncssh.generate_private_key("ssh-ed25519").export_public_key().decode().split()[:2])

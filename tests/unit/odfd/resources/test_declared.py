@@ -585,5 +585,10 @@ def test_a_pattern_of_names_means_any_text_and_one_character(pattern: str, name:
 
 
 def test_a_pattern_of_many_wildcards_is_no_work_for_hours() -> None:
-    """Each of them takes the first place that fits, once: else no answer would come."""
+    """Attack T-BYTES-01: a pattern of names with many wildcards, which would keep the interpreter busy for hours.
+
+    Defence: each wildcard takes the first place that fits, in time linear in the pattern.
+
+    Each of them takes the first place that fits, once: else no answer would come.
+    """
     assert name_pattern("%a" * 49 + "%b").fullmatch("a" * 100) is None

@@ -157,6 +157,10 @@ async def test_who_comes_later_to_what_was_read_reads_nothing_until_more_is_writ
 
 
 async def test_others_go_on_when_the_one_who_reads_is_cancelled() -> None:
+    """Attack T-HTTP-01: the task that reads for all watchers, cancelled or failing midway.
+
+    Defence: the others are woken, and one of them reads.
+    """
     log, seen = Log(), []
     async with trio.open_nursery() as nursery:
         first = await nursery.start(cancellable, log)

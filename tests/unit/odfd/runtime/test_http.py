@@ -111,7 +111,12 @@ def test_byte_by_byte() -> None:
 
 @pytest.mark.parametrize("start", [b"GET / HTTP/1.1\r\nHost: x\r\nCookie: ", b"GET /", b"\r\n" * 7])
 async def test_a_head_of_more_than_its_limit_is_refused_before_its_end(start: bytes) -> None:
-    """It never ends; what was read of it is bounded, whatever part of it goes on."""
+    """Attack T-HTTP-01: a request whose head never ends.
+
+    Defence: 16 KiB of it at most, whichever part continues; then it is answered and closed.
+
+    It never ends; what was read of it is bounded, whatever part of it goes on.
+    """
     ours, theirs = trio.testing.memory_stream_pair()
     limits, sent = Limits(), 0
 
@@ -213,7 +218,12 @@ async def test_who_takes_no_answer_is_gone_and_who_takes_it_slowly_is_not(
 
 
 async def test_a_body_that_drips_has_an_end(autojump_clock: trio.testing.MockClock) -> None:
-    """A byte before each silence is over held a connection for ever; one at the least rate may."""
+    """Attack T-HTTP-01: a client that sends its request to the site slowly.
+
+    Defence: bodies have a minimum rate.
+
+    A byte before each silence is over held a connection for ever; one at the least rate may.
+    """
     for least, ended in ((5, 8.0), (4, 50.0)):
         limits = Limits(stall_seconds=7, least_bytes=least)
         ours, theirs = trio.testing.memory_stream_pair()
@@ -228,7 +238,12 @@ async def test_a_body_that_drips_has_an_end(autojump_clock: trio.testing.MockClo
 
 
 async def test_a_body_of_chunks_of_one_byte_lets_others_run() -> None:
-    """Ten thousand of them fit into what is read at once."""
+    """Attack T-HTTP-01: a body of ten thousand chunks of a byte, received at once.
+
+    Defence: other tasks run between any two of them.
+
+    Ten thousand of them fit into what is read at once.
+    """
     chunks, turns = 2000, 0
 
     async def other() -> None:
@@ -300,7 +315,14 @@ async def answer(stream: trio.SocketStream) -> bool:
 @pytest.mark.slow
 @pytest.mark.parametrize("address", ["127.0.0.1", "127.0.1.2"])
 async def test_silent_connections_keep_nobody_out_of_a_server(address: str) -> None:
-    """Also not one of the same address: what says nothing leaves, the oldest first."""
+    """Attack T-HTTP-01: silent connections, by the hundred and from any address, to the site, `metrics.listen` or the
+    control socket.
+
+    Defence: half of the 256 connections may be without a request: for a newcomer the oldest one is closed, of the
+    address with most of them in the block with most of them; connections being answered stay.
+
+    Also not one of the same address: what says nothing leaves, the oldest first.
+    """
     async with server() as made, AsyncExitStack() as stack:
         for _ in range(http_server.CONNECTIONS + 10):
             await dialled(made, stack)

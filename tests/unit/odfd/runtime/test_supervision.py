@@ -474,6 +474,11 @@ async def test_who_holds_the_loop_is_named_while_it_does() -> None:
 
 @pytest.mark.slow
 async def test_a_loop_that_never_lets_go_is_ended() -> None:
+    """Attack T-PEER-04: a handler that occupies the loop for ever.
+
+    Defence: a watchdog thread names it in the log after a second, and ends the daemon after two minutes; a service
+    manager does after half a minute.
+    """
     log, ended = Log(), threading.Event()
     guarded: Any = log
     async with trio.open_nursery() as nursery:

@@ -348,6 +348,10 @@ async def asked(server: SiteServer, visitor: str, path: str, method: str = "HEAD
 @pytest.mark.slow
 @pytest.mark.parametrize(("path", "cost"), [("/x/packs/0", SITE_PACK), ("/x/refs/head", SITE_ANSWER)])
 async def test_a_head_that_makes_a_pack_is_paid_for_before(autojump_clock: Any, path: str, cost: float) -> None:
+    """Attack T-HTTP-01: a visitor of the site that has packs made without end, with HEAD, which returns no body.
+
+    Defence: an answer is charged to the address before it is made: twelve packs or 250 files a second.
+    """
     made = 0
 
     async def application(_scope: Message, _receive: Receive, send: Send) -> None:

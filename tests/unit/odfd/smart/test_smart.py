@@ -348,6 +348,10 @@ def test_a_block_under_another_name_is_refused() -> None:
 
 @pytest.mark.slow
 def test_both_sides_have_limits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Attack T-REPO-03: a batch of blocks that unpacks to more than memory holds.
+
+    Defence: it is unpacked as it comes, block by block, up to 256 MiB.
+    """
     monkeypatch.setattr(batches, "MAX_TEXT", 200_000)
     raw = Multihash.sha3_256(b"").digest * 1
     noise = [Multihash.sha3_256(bytes([a, b])).digest + raw for a in range(64) for b in range(64)]

@@ -290,6 +290,11 @@ def test_only_what_is_missing_is_read_and_verified(store: Store, tmp_path: Path)
 
 @pytest.mark.slow
 def test_of_two_who_write_a_folder_one_is_told(store: Store, tmp_path: Path) -> None:
+    """Attack T-REPO-02: two writers of one dataset in a repository.
+
+    Defence: a writer locks the folder, and moves the head only from the value that it read; the other writer gets an
+    error.
+    """
     dataset = import_dataset(GOLDEN / "flights", store.chains, store.objects).dataset
     told: list[Conflict] = []
 
@@ -318,7 +323,12 @@ def test_nothing_is_kept_of_a_folder_that_does_not_hold(store: Store, tmp_path: 
 
 @pytest.mark.slow
 def test_another_history_is_refused(store: Store, tmp_path: Path) -> None:
-    """A chain that parts: the same beginning, then blocks of its own."""
+    """Attack T-REPO-02: a repository with a diverged history.
+
+    Defence: nothing is overwritten: the push is refused, and the error names the block where the histories diverge.
+
+    A chain that parts: the same beginning, then blocks of its own.
+    """
     from chain.codec.blocks import encode_block
     from chain.model.block import MetadataBlock
     from chain.model.events import SetInfo

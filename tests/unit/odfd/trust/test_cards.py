@@ -108,6 +108,10 @@ def test_admission(card: Card, outcome: AdmissionOutcome) -> None:
 
 
 def test_a_card_in_the_name_of_another_writer_is_refused() -> None:
+    """Attack T-CARD-01: a card, or a withdrawal, of another's dataset.
+
+    Defence: only a writer's signature counts, under the version of the authority that it names.
+    """
     card = made()
     for forged in (card, withdrawn()):
         found = admit_card(forged, signed(forged, STRANGER), [V0], NOW, is_news=True)
@@ -181,6 +185,11 @@ WORDS = {"title": "Fine dust of Graz", "place": "Graz, Austria", "area": "15.35,
     ],
 )
 def test_hostile_words_on_a_card_make_it_invalid(wrong: dict[str, str]) -> None:
+    """Attack T-CARD-03: words on a card that steer a terminal or a page, imitate another line, look like an id, or
+    state an area that is none (NaN, not on Earth, two spellings of one).
+
+    Defence: such a card is invalid, and its publisher's node refuses the words before it stores them.
+    """
     whole = saying(**WORDS)
     assert statement.decode_any(statement.encode(whole)) == whole
     with pytest.raises(Invalid):
@@ -205,6 +214,10 @@ def test_words_of_a_later_version_are_taken() -> None:
     ],
 )
 def test_impossible_times_on_a_card_make_it_invalid(times: dict[str, Any]) -> None:
+    """Attack T-CARD-03: event times or an interval on a card that no chain can have.
+
+    Defence: whole seconds of years of four digits, in order; integers below 2^53.
+    """
     with pytest.raises(Invalid):
         statement.decode_any(statement.encode(made(**times)))
 
@@ -230,7 +243,12 @@ def test_a_card_too_large_for_its_words_goes_without_and_one_too_large_whatever_
 
 
 def test_a_sample_larger_than_a_card_is_refused_and_none_is_signed() -> None:
-    """Each part is within its limits, and yet the whole is not: the publisher cuts it, and readers refuse it."""
+    """Attack T-CARD-03: a sample larger than a card, or that does not fit the card's columns.
+
+    Defence: such a card is invalid, and its publisher's node signs none: rows without room are left out and counted.
+
+    Each part is within its limits, and yet the whole is not: the publisher cuts it, and readers refuse it.
+    """
     columns = tuple(CardColumn(name=f"c{place}", type="String") for place in range(cards.MAX_COLUMNS))
     row = ("\u202e" * cards.MAX_CELL,) * cards.MAX_COLUMNS
     sample = CardSample(columns=tuple(range(cards.MAX_COLUMNS)), rows=(row,) * cards.MAX_SAMPLE)
@@ -270,6 +288,10 @@ HEARD = [made(), made(name="other"), made(5), withdrawn(5), made(key=NODE, versi
 @pytest.mark.slow
 @given(st.permutations([*HEARD, HEARD[0]]))
 def test_order_and_repetition_change_nothing(database: Database, heard: list[Card]) -> None:
+    """Attack T-CARD-01: a removed writer that still publishes cards.
+
+    Defence: the first card under the next version outranks all under older ones, whatever their dates.
+    """
     kept = keep(database, *heard)
     assert kept is not None
     assert (kept.authority, kept.author) == (1, NODE.did), "the newest version overrules what an older one says later"
@@ -374,6 +396,10 @@ def test_every_card_fits(
     ],
 )
 def test_what_is_found(database: Database, query: CardQuery, found: bool) -> None:
+    """Attack T-CARD-03: search words that contain SQL, or the index's query language.
+
+    Defence: words are letters and digits, each quoted.
+    """
     keep(database, saying(title="Particulate matter", place="Styria"))
     cards_, known = CardIndex([database.read]).search(query, NOW)
     assert [card.dataset for card in cards_] == [OWNER.dataset_id] * found
@@ -400,6 +426,11 @@ def test_the_index_follows_what_is_kept(database: Database) -> None:
     [("D-u Ｓt", 1), ("DUST", 1), ("dúst", 1), ("dusk", 0), ("du\u0455t", 1), ("\u217eust", 1), ("dvst", 0)],
 )
 def test_names_that_look_alike_are_counted(database: Database, name: str, alike: int) -> None:
+    """Attack T-CARD-02: a name that looks like another's.
+
+    Defence: names are compared without width, case, marks and punctuation: equal ones are shown as namesakes, with
+    publisher and id.
+    """
     keep(database, made(), made(key=STRANGER, owner=STRANGER, name=name))
     index = CardIndex([database.read])
     index.search(CardQuery(), NOW)
@@ -419,7 +450,12 @@ def test_names_that_look_alike_are_counted(database: Database, name: str, alike:
 def test_titles_that_look_like_a_name_or_a_title_are_counted(
     database: Database, mine: str, theirs: str, alike: int
 ) -> None:
-    """Whoever takes another's title, or its name as a title, is counted as a namesake of both."""
+    """Attack T-CARD-02: a title that looks like another's name or title.
+
+    Defence: it is counted as a namesake of both, by the rules for names.
+
+    Whoever takes another's title, or its name as a title, is counted as a namesake of both.
+    """
     other = made(key=STRANGER, owner=STRANGER, name="other")
     assert other.claims is not None
     other = msgspec.structs.replace(other, claims=msgspec.structs.replace(other.claims, title=theirs))

@@ -111,7 +111,12 @@ async def test_a_lie_in_a_handover_is_confirmed(accused: Any, accused_world: Any
 
 
 async def test_wrong_digest_abstains(accused: Any, accused_world: Any, tmp_path: Path) -> None:
-    """An engine that is not the pinned one accuses nobody, and neither does a transform that pins none."""
+    """Attack T-VERDICT-03: a modified engine.
+
+    Defence: no verdict under a digest other than the pinned one.
+
+    An engine that is not the pinned one accuses nobody, and neither does a transform that pins none.
+    """
     await accused.publish(1, pin="sha256:" + "1" * 64)
     found = await recheck_answer(await accused.bundle(), accused_world.LyingEngine(), tmp_path / "recheck")
     assert (found.result, "pins the engine" in found.reason) == ("unable", True)
@@ -137,7 +142,12 @@ def with_manifest(made: GatheredBundle, **changes: Any) -> GatheredBundle:
 
 
 async def test_bundle_adds_no_claims(accused: Any, accused_world: Any, tmp_path: Path) -> None:
-    """Whatever a reporter changes, the answer is about what the accused signed, or there is none."""
+    """Attack T-VERDICT-06: a manipulated evidence bundle.
+
+    Defence: each part is bound by hash to the signature of the accused; claims of the reporter decide nothing.
+
+    Whatever a reporter changes, the answer is about what the accused signed, or there is none.
+    """
     await accused.publish(2)
     made = await accused.gathered()
     mallory = SigningKey(b"m" * 32)
@@ -156,7 +166,12 @@ async def test_bundle_adds_no_claims(accused: Any, accused_world: Any, tmp_path:
 
 
 async def test_a_reporter_adds_nothing(accused: Any, accused_world: Any, tmp_path: Path) -> None:
-    """Bytes that nothing signed names are no evidence, and nobody is made to keep and give them away."""
+    """Attack T-VERDICT-06: evidence with additional content, to be stored and passed on.
+
+    Defence: content that no signature names is refused and not kept.
+
+    Bytes that nothing signed names are no evidence, and nobody is made to keep and give them away.
+    """
     await accused.publish(2)
     made = await accused.gathered()
     name = Multihash.sha3_256(b"contraband")
@@ -183,7 +198,12 @@ async def test_an_input_whose_slice_is_not_what_its_block_says_is_no_evidence(
 
 @pytest.mark.slow
 async def test_nothing_may_be_left_out_of_a_chain(accused: Any, accused_world: Any, tmp_path: Path) -> None:
-    """A reporter who could leave out the newest SetTransform could accuse an honest publisher."""
+    """Attack T-VERDICT-06: accusation by omission.
+
+    Defence: chains are included whole, link by link: a gap makes a bundle incomplete, never a verdict.
+
+    A reporter who could leave out the newest SetTransform could accuse an honest publisher.
+    """
     await accused.publish(2)
     made = await accused.gathered()
     for number, gone in enumerate(made.manifest.objects):
@@ -234,6 +254,10 @@ async def test_one_flipped_bit_is_found(accused: Any, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["../escape", "/etc/passwd", "objects/../../escape", "objects/f1620" + "0" * 64])
 async def test_names_in_the_file_never_become_paths(accused: Any, tmp_path: Path, name: str) -> None:
+    """Attack T-VERDICT-06: an archive with paths outside its folder.
+
+    Defence: names in the file are compared and never used as paths; links and folders are refused.
+    """
     await accused.publish(1)
     raw = await accused.bundle()
     with tarfile.open(fileobj=io.BytesIO(raw)) as archive:
@@ -273,7 +297,13 @@ async def test_what_is_too_large_is_refused_before_it_is_read(accused: Any, accu
 
 
 async def test_flood_is_bounded(accused: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """A step that reads too much is accused without a bundle; four are kept of a dataset, and the oldest goes."""
+    """Attack T-VERDICT-06: evidence flood.
+
+    Defence: four bundles of a dataset, half of the store for it, 1 GiB for all; false ones are removed first, then the
+    oldest; budgets for one bundle and for proofs; sizes are checked before bytes are read.
+
+    A step that reads too much is accused without a bundle; four are kept of a dataset, and the oldest goes.
+    """
     await accused.publish(1)
     made = await accused.gathered()
     (tmp_path / "shelf").mkdir()
@@ -437,7 +467,13 @@ coming = st.tuples(st.integers(0, 2), st.integers(1, 3000), st.sampled_from(["",
 @settings(max_examples=20)  # each writes to a disk
 @given(brought=st.lists(coming, max_size=10), untrue=st.sets(st.integers(0, 9)), total=st.integers(8_000, 30_000))
 def test_never_over_budget(brought: list[tuple[int, int, str]], untrue: set[int], total: int) -> None:
-    """Whatever comes and wherever it is cut off: after each the room is kept, also for who opens the shelf again."""
+    """Attack T-VERDICT-06: evidence about one dataset that displaces that about others, or a crash between removal and
+    insertion.
+
+    Defence: room is made by a rule independent of order, before the new bundle is visible.
+
+    Whatever comes and wherever it is cut off: after each the room is kept, also for who opens the shelf again.
+    """
     room = BundleQuota(total=total, one=total // 2, count=2)
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
@@ -555,6 +591,10 @@ said = st.dictionaries(st.sampled_from(CLAIMANTS), st.dictionaries(st.integers(0
 def test_only_what_listed_groups_say_of_steps_without_own_verdict(
     words: dict[KeyDid, dict[int, int]], suspended: set[str], resting: set[str], judged: set[int]
 ) -> None:
+    """Attack T-VERDICT-06: evidence fetched because of an unlisted key, or about datasets not held here.
+
+    Defence: evidence is fetched only for listed groups, about steps without a verdict of this node.
+    """
     heard = {key: says(key, wrong) for key, wrong in words.items()}
     mine = own(runs={step: run(step) for step in sorted(judged)}, resting=resting)
     found = claims(POLICY, DATASET, heard, suspended, mine)
@@ -630,7 +670,12 @@ def answer(result: Result, state: str | None, reason: str = "") -> RecheckAnswer
     ],
 )
 def test_a_forged_checkpoint_makes_no_own_word(result: Result, state: str | None, reason: str, verdict: str) -> None:
-    """Behind one that was published every later lie reproduces; a step that is wrong even so is wrong."""
+    """Attack T-VERDICT-06: evidence with a forged checkpoint that makes a false step look right.
+
+    Defence: a run affirms only if it began at the first step; it refutes in any case.
+
+    Behind one that was published every later lie reproduces; a step that is wrong even so is wrong.
+    """
     identity = EngineIdentity(name="spark", version="4", digest=ENGINE.digest, sandbox="image", platform="linux/amd64")
     claim = Claim(0, 1, bundle_of("bundle"), "g0", DATASET, (CLAIMANTS[0],))
     found = _run(claim, answer(result, state, reason), 3, identity, Instant(NOW))
@@ -857,6 +902,10 @@ def test_of_one_place_the_lowest_id_is_kept() -> None:
 
 
 def test_a_fork_beyond_what_was_settled_stops_again() -> None:
+    """Attack T-HEAD-03: a second fork after one that the operator resolved.
+
+    Defence: a resolution covers blocks up to the one that it names.
+    """
     early, late = FORKS[0], FORKS[6]
     assert kept([early, late]) == ({early.id}, 3)
     assert kept([early, late], 6) == kept([late, early], 6) == ({early.id, late.id}, 8)

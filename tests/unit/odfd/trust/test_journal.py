@@ -309,7 +309,13 @@ def test_three_are_asked_and_fewer_only_after_a_while() -> None:
 
 @given(st.sets(st.integers(100, 200)), st.integers(0, 2), st.sampled_from([(), GROUPS]))
 def test_strangers_make_no_journal_good(strangers: set[int], faulty: int, groups: tuple[KeyGroup, ...]) -> None:
-    """However many, and however long they say nothing, also beside as many liars as there may be; nor oneself."""
+    """Attack T-KEY-01: unlisted peers around a node that lost its journal, who report that its key signed nothing.
+
+    Defence: signatures that they show are used; only more listed groups than may be faulty, or the operator, restore
+    the journal.
+
+    However many, and however long they say nothing, also beside as many liars as there may be; nor oneself.
+    """
     policy = Policy(groups=groups, tolerated=faulty)
     answered = [SigningKey(bytes([number]) * 32).did for number in strangers]
     liars = LISTED[:faulty] if groups else []

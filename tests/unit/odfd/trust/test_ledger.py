@@ -456,6 +456,11 @@ def test_gaps_that_meet_are_one(database: Database, monkeypatch: pytest.MonkeyPa
     ],
 )
 def test_a_flipped_bit_of_a_gap_is_told(database: Database, change: str) -> None:
+    """Attack T-DISK-01: a flipped bit in the trust ledger, at dropped entries too.
+
+    Defence: each entry is linked to the one before, a gap has the hashes of both sides, and only whole entries are
+    dropped.
+    """
     for size in (1, 2, 3, 4):
         say(database, retained_head(size, BEN if size == 1 else ANNA), after(size))
     assert prune(database, after(100)) == 2
@@ -527,7 +532,13 @@ WORDS = st.tuples(
 @example(words=[("head", 2, ANNA, 0), ("follow", 2, BEN, 0), ("head", 1, BEN, 0)])
 @given(words=st.lists(WORDS, max_size=25))
 def test_what_is_live_does_not_depend_on_pruning(tmp_path_factory: Any, words: list[Any]) -> None:
-    """Two logs of the same words, one of which is pruned again and again, tell the same, whatever comes later."""
+    """Attack T-HEAD-08: a log that grows by superseded statements.
+
+    Defence: heads are pruned after 30 days, attestations beyond the last three, a dataset without statements after a
+    year; evidence, decisions and their dependencies stay.
+
+    Two logs of the same words, one of which is pruned again and again, tell the same, whatever comes later.
+    """
     folder = tmp_path_factory.mktemp("logs")
     with closing(open_database(folder / "a")) as pruned, closing(open_database(folder / "b")) as whole:
         told, now = [], NOW
@@ -610,6 +621,10 @@ def head_of(leaves: list[bytes]) -> tuple[HeadStatement, Signed]:
 @pytest.mark.slow
 @pytest.mark.parametrize("size", [1, GROUP, 33_333, LENGTH - 1])
 def test_an_old_head_is_compared_without_a_walk(size: int) -> None:
+    """Attack T-PEER-04: an old head, or one that its owner forges, repeated for a long chain.
+
+    Defence: it is compared with a tree whose subtrees are kept: two thousand blocks at most are read.
+    """
     read = 0
 
     def leaves_of(_: DatasetId, start: int, stop: int) -> list[bytes]:
@@ -712,6 +727,11 @@ LONG = [f"note {number}" for number in range(200)]
 
 @pytest.mark.parametrize(("at", "length"), [(1, 201), (100, 150), (200, 201), (150, 400)])
 async def test_the_first_difference_is_proven(looked: Any, at: int, length: int) -> None:
+    """Attack T-HEAD-03: a branch shown to some nodes only.
+
+    Defence: a node asks the sender of its head for blocks, finds the first difference by bisection, and gossips the
+    proof.
+    """
     ours = chain_of(LONG)
     theirs = chain_of([*LONG[: at - 1], *(f"other {number}" for number in range(length - at))])
     peers = Shown({SENDER: theirs})
@@ -746,7 +766,12 @@ async def test_a_longer_history_is_no_fork(looked: Any) -> None:
 
 
 async def test_a_branch_that_is_another_is_not_fetched_again(looked: Any, autojump_clock: Any) -> None:
-    """A neighbour that shows long branches other than the one that was signed, each time that it is repeated."""
+    """Attack T-HEAD-02: a neighbour that serves another branch than the signed one, each time.
+
+    Defence: the branch is requested from that peer again after pauses that double.
+
+    A neighbour that shows long branches other than the one that was signed, each time that it is repeated.
+    """
     ours, theirs = chain_of(LONG[:20]), chain_of([*LONG[:10], *(f"other {n}" for n in range(150))])
     peers = Shown({SENDER: chain_of([*LONG[:10], *(f"third {n}" for n in range(160))])})
     once = math.ceil(math.log2(len(ours))) + 1 + math.ceil(150 / 10)

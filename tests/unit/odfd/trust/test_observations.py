@@ -165,6 +165,10 @@ def test_order_and_repetition_change_nothing(database: Database) -> None:
 
 
 def test_room_is_bounded(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Attack T-VERDICT-04: observations without end.
+
+    Defence: limits of observers of a dataset, and of blocks of each observer.
+    """
     monkeypatch.setattr(observations, "MAX_UNLISTED_BLOCKS", 2)
     with database.write() as connection:
         store = Observations(connection)
@@ -582,7 +586,12 @@ def test_an_authority_of_another_chain_is_not_taken() -> None:
 
 
 def test_retired_root_cannot_rotate() -> None:
-    """The dataset key, once out of the roots, signs no version, and its old ones change nothing."""
+    """Attack T-HEAD-05: a retired dataset key that is found.
+
+    Defence: it is not a root any more and signs no version; an older version by it changes nothing.
+
+    The dataset key, once out of the roots, signs no version, and its old ones change nothing.
+    """
     handed = Authority(
         dataset=PUBLISHER.dataset_id, version=2, previous=ONE.sid, issued_at=statement.when(NOW),
         roots=Roots(threshold=1, keys=(NEW.did,)), writers=tuple(

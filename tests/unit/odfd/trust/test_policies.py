@@ -210,7 +210,12 @@ def test_a_quorum_that_only_detects_says_so(quorum: int, faulty: int, told: int)
     ],
 )
 def test_a_validator_relies_on_what_was_run_again(groups: int, f: int, use: str) -> None:
-    """By itself, or by two others where so many are listed that two can decide."""
+    """Attack T-VERDICT-05: a validator with default settings that derives from unverified results.
+
+    Defence: its profile requires `reproduced`, or two of the groups that it lists.
+
+    By itself, or by two others where so many are listed that two can decide.
+    """
     listed = tuple(model.Group(name=f"g{n}", keys=(POLICY_KEYS[n],)) for n in range(groups))
     policy = policy_of(model.Policy(profile="validator", validators=model.Validators(f=f, groups=listed)))
     assert (str(policy.use), str(policy.serve), policy.min_sandbox) == (use, "data", "image")
@@ -359,6 +364,10 @@ WORLDS = st.fixed_dictionaries(
 @pytest.mark.slow
 @given(EXPRESSIONS, EXPRESSIONS, WORLDS)
 def test_what_tightens_lets_nothing_pass_that_did_not(mine: Expression, theirs: Expression, facts: Any) -> None:
+    """Attack T-VERDICT-05: a network's policy key that is stolen, or a policy that is loosened silently.
+
+    Defence: published policies only tighten; a looser one, or other validators, wait for the operator of each node.
+    """
     found = tighten(msgspec.structs.replace(OWN, use=mine), Rules(use=str(theirs))).use
     assert holds(found, facts) == (holds(mine, facts) and holds(theirs, facts))
 
@@ -483,6 +492,11 @@ def test_too_few_left_is_told_and_lowers_nothing() -> None:
 
 
 def test_a_policy_that_locks_everyone_out_is_not_accepted() -> None:
+    """Attack T-VERDICT-05: a policy that no node can satisfy.
+
+    Defence: too few remaining validators are reported and lower no threshold; a policy that no node could meet is
+    refused.
+    """
     with pytest.raises(Invalid, match="attested:2 without any validator groups"):
         accept_rules(OWN, Rules(groups=()))
     with pytest.raises(Invalid, match="must lie in"):

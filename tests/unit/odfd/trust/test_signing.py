@@ -181,7 +181,12 @@ def test_restored_signer_refuses(tmp_path: Path) -> None:
 
 
 def test_several_blocks_do_not_jump_over_what_was_signed(tmp_path: Path) -> None:
-    """Three blocks at once would be later than what was signed of two, and another history all the same."""
+    """Attack T-KEY-01: several blocks at once that skip a signed state.
+
+    Defence: the chain must extend the last tree in the journal.
+
+    Three blocks at once would be later than what was signed of two, and another history all the same.
+    """
     owner = Owner(tmp_path)
     dataset = owner.found()
     owner.database.close()
@@ -295,6 +300,10 @@ def test_the_newest_head_names_the_node_and_takes_the_name_back(ledger: sqlite3.
 
 
 def test_a_key_that_may_write_no_more_names_nobody(ledger: sqlite3.Connection) -> None:
+    """Attack T-PEER-03: a head that names a node after its signer lost the right to write.
+
+    Defence: the head has no effect.
+    """
     say(ledger, 0, HOME.did)
     tree = TreeHead(size=8, root_hash=b"r" * 32)
     said = Authority(

@@ -301,6 +301,11 @@ def contradict(node: Node, sets: int = 2) -> None:
 
 
 def test_a_group_that_stands_alone_for_two_days_is_suspended_over_restarts(node: Node) -> None:
+    """Attack T-VERDICT-02: a faulty machine among validators.
+
+    Defence: a group contradicted on equal engines in two datasets for two days is suspended until the operator lifts
+    the suspension.
+    """
     contradict(node)
     assert node.suspension_review.review() == {}
     node.later(GRACE)
@@ -351,7 +356,13 @@ def test_what_a_person_lifted_does_not_suspend_again_and_something_new_does(node
 
 
 def test_canary_catches_lazy(node: Node) -> None:
-    """Steps that are wrong on purpose, in two datasets: who affirms what I and another group found wrong is out."""
+    """Attack T-VERDICT-01: a validator that attests without re-execution.
+
+    Defence: canaries: a validator that affirms deliberately wrong steps in two datasets is contradicted on equal
+    engines and suspended; a validating node re-runs each step.
+
+    Steps that are wrong on purpose, in two datasets: who affirms what I and another group found wrong is out.
+    """
     lie = Actual(records=ord("v"))
     for owner in OWNERS[:2]:
         run = RecordedRun(
@@ -505,7 +516,12 @@ def test_what_was_used_is_forgotten_by_halves() -> None:
 @given(st.lists(st.integers(1, 30), min_size=2, max_size=5), st.integers(1, 40))
 @example([1, 1], 1)
 def test_no_publisher_gets_more_than_a_step_beyond_another(costs_of: list[int], datasets: int) -> None:
-    """Whatever steps cost and however many datasets one has: all who wait get alike, but for one step."""
+    """Attack T-QUERY-02: expensive steps or many datasets of one publisher, to delay others.
+
+    Defence: the publisher that used least gets the next turn; one beyond its budget gets a process of its own.
+
+    Whatever steps cost and however many datasets one has: all who wait get alike, but for one step.
+    """
     budget = CostBudget()
     waiting = [(dataset(number), publisher(number)) for number in range(1, len(costs_of) + 1)]
     waiting += [(dataset(100 + number), publisher(1)) for number in range(datasets)]

@@ -1,4 +1,4 @@
-"""The threats of THREATS.md, each as a test on the code that decides; ``tests/meta/test_documents.py`` compares them.
+"""The threats of THREATS.md, each as a test on the code that decides; ``tests/meta/test_threats.py`` compares them.
 
 A node here is the real noticeboard, ledger, standing and policy over a real database; only the network is left out.
 """
@@ -173,6 +173,10 @@ BRANCH = [*BLOCKS[:-1], chain_of(OWNER, ["one", "two", "another"])[-1]]
 
 
 def test_forged_head_refused(node: Node) -> None:
+    """Attack T-HEAD-01: forged head.
+
+    Defence: only signatures by a writer's key count.
+    """
     node.hold(BLOCKS[:2])
     for key in (VALIDATORS[0], SigningKey(b"x" * 32)):
         assert node.hear(Topic.HEADS, head_of(BLOCKS, key)[1]) is Judgement.REJECT
@@ -181,6 +185,10 @@ def test_forged_head_refused(node: Node) -> None:
 
 
 def test_replay_is_older(node: Node) -> None:
+    """Attack T-HEAD-01: replayed head.
+
+    Defence: order is epoch, size, upper, time of issue: a replay is older.
+    """
     node.hold(BLOCKS)
     old, new = head_of(BLOCKS[:2]), head_of(BLOCKS, at=Instant(NOW + 1000 * instant.SECOND))
     node.now = Instant(NOW + DAY)
@@ -190,7 +198,12 @@ def test_replay_is_older(node: Node) -> None:
 
 
 def test_withholding_turns_stale(node: Node) -> None:
-    """Who hears no newer head is told so: after its end and the patience of the policy data is no more fresh."""
+    """Attack T-HEAD-01: withheld heads.
+
+    Defence: after its expiry and the time that policy allows, a head is not `fresh` any more.
+
+    Who hears no newer head is told so: after its end and the patience of the policy data is no more fresh.
+    """
     node.hold(BLOCKS)
     node.hear(Topic.HEADS, head_of(BLOCKS)[1])
     assert node.reach("data & fresh") == len(BLOCKS)
@@ -200,7 +213,12 @@ def test_withholding_turns_stale(node: Node) -> None:
 
 
 def test_unbacked_head_ignored(node: Node) -> None:
-    """A head whose blocks nobody gives moves nothing: what is relied on are blocks that are here."""
+    """Attack T-HEAD-02: head without blocks.
+
+    Defence: reach does not move before the blocks are here, linked, and form the signed tree.
+
+    A head whose blocks nobody gives moves nothing: what is relied on are blocks that are here.
+    """
     node.hold(BLOCKS[:2])
     node.hear(Topic.HEADS, head_of(BLOCKS[:2])[1])
     before = node.reach("chain")
@@ -215,7 +233,12 @@ def test_unbacked_head_ignored(node: Node) -> None:
 
 
 def test_wrong_clock_only_stales(node: Node) -> None:
-    """A head from the future waits; a later date never beats a larger tree."""
+    """Attack T-HEAD-01: wrong clocks.
+
+    Defence: ten minutes of tolerance; a later date never outranks a larger tree.
+
+    A head from the future waits; a later date never beats a larger tree.
+    """
     early = head_of(BLOCKS, at=Instant(NOW + 11 * 60 * instant.SECOND))
     assert node.hear(Topic.HEADS, early[1]) is Judgement.IGNORE
     assert node.evaluator.known(DATASET).head is None
@@ -225,7 +248,12 @@ def test_wrong_clock_only_stales(node: Node) -> None:
 
 
 def test_graft_refused() -> None:
-    """Another dataset's blocks under this one's head: the Seed says whose they are."""
+    """Attack T-HEAD-02: graft to another dataset.
+
+    Defence: the dataset's id is in the statement and in the chain's Seed.
+
+    Another dataset's blocks under this one's head: the Seed says whose they are.
+    """
     others = chain_of(VALIDATORS[0], ["one"])
     head, _ = head_of(others)
     sink = VerifiedChain(ChainState.EMPTY, Frontier(), head)
@@ -236,7 +264,12 @@ def test_graft_refused() -> None:
 
 
 def test_rewrite_needs_epoch(node: Node) -> None:
-    """Another history in the same epoch is a fork; an epoch that no known authority opened is not followed."""
+    """Attack T-HEAD-03: a rewrite presented as a compaction.
+
+    Defence: a second history in one epoch is a fork; an epoch that no known authority opened is ignored.
+
+    Another history in the same epoch is a fork; an epoch that no known authority opened is not followed.
+    """
     node.hold(BLOCKS)
     node.hear(Topic.HEADS, head_of(BLOCKS)[1])
     opened = head_of(BRANCH, epoch=1, at=Instant(NOW + instant.SECOND))
@@ -247,7 +280,12 @@ def test_rewrite_needs_epoch(node: Node) -> None:
 
 
 def test_fast_forward_undone(node: Node) -> None:
-    """A stolen writer signs a billion blocks for ninety days: the next version's epoch is ahead of it all the same."""
+    """Attack T-HEAD-01: fast-forward: a huge size or a far date.
+
+    Defence: a future date waits; a size moves nothing without its blocks; the next epoch outranks any size.
+
+    A stolen writer signs a billion blocks for ninety days: the next version's epoch is ahead of it all the same.
+    """
     thief, writer = VALIDATORS[0], VALIDATORS[1]
     node.hold(BLOCKS)
     node.hear(Topic.HEADS, head_of(BLOCKS)[1])
@@ -276,6 +314,10 @@ def test_fast_forward_undone(node: Node) -> None:
 
 
 def test_fork_stops_at_the_common_block(node: Node, tmp_path: Path) -> None:
+    """Attack T-HEAD-03: two histories signed by one key.
+
+    Defence: the two signatures are a proof, checked in O(log n); all nodes stop at the last common block.
+    """
     node.hold(BLOCKS)
     node.hear(Topic.HEADS, head_of(BLOCKS)[1])
     node.hear(Topic.HEADS, head_of(BRANCH)[1])
@@ -296,7 +338,12 @@ def test_fork_stops_at_the_common_block(node: Node, tmp_path: Path) -> None:
 
 
 def test_proof_of_nothing_is_refused(node: Node) -> None:
-    """Nobody can accuse a key of what it did not sign: each part of a proof is load-bearing."""
+    """Attack T-HEAD-03: a false accusation of a fork.
+
+    Defence: each part of a proof depends on signatures of the accused key.
+
+    Nobody can accuse a key of what it did not sign: each part of a proof is load-bearing.
+    """
     first, second = head_of(BLOCKS)[1], head_of(BRANCH)[1]
     leaves = [[block.hash.digest for block in blocks] for blocks in (BLOCKS, BRANCH)]
     made = proof.fork(first, second, *(lambda start, stop, one=one: one[start:stop] for one in leaves))
@@ -323,6 +370,10 @@ def test_proof_of_nothing_is_refused(node: Node) -> None:
 
 
 def test_sybils_change_nothing() -> None:
+    """Attack T-VERDICT-01: Sybils: any number of invented validators.
+
+    Defence: only keys that the operator listed are counted.
+    """
     listed = policy(2)
     sybils = {SigningKey(n.to_bytes(32, "big")).did: vote(OWNER, BLOCKS)[0] for n in range(1000, 1050)}
     honest = {VALIDATORS[0].did: vote(VALIDATORS[0], BLOCKS, verdict="mismatch")[0]}
@@ -331,7 +382,13 @@ def test_sybils_change_nothing() -> None:
 
 @given(st.integers(0, 3), st.data())
 def test_lie_refuted_within_bound(f: int, data: Any) -> None:
-    """f+1 equal mismatches, two at least, refute, whatever f liars say; unlike ones never add up."""
+    """Attack T-VERDICT-01: a publisher of a false result.
+
+    Defence: the step is re-executed; f+1 groups, and at least two, with one and the same other answer refute the
+    result.
+
+    f+1 equal mismatches, two at least, refute, whatever f liars say; unlike ones never add up.
+    """
     liars = data.draw(st.lists(st.sampled_from([R, OTHER]), max_size=f))
     said = {f"g{n}": voice for n, voice in enumerate([*[LIE] * max(f + 1, REFUTING), *liars])}
     assert count_votes(f, None, said, 0).status is DatasetStatus.REFUTED
@@ -342,7 +399,12 @@ def test_lie_refuted_within_bound(f: int, data: Any) -> None:
 
 @given(st.integers(0, 3), st.sampled_from([None, R, LIE]))
 def test_one_machine_refutes_nobody(f: int, own: GroupVerdict | None) -> None:
-    """A broken one gives one other value, three times or thirty: reach may stop there, and nobody is called a liar."""
+    """Attack T-VERDICT-01: a faulty machine among few validators that contradicts an honest publisher.
+
+    Defence: two groups with the same other answer refute, whatever `f` is; one alone accuses, and reach stops there.
+
+    A broken one gives one other value, three times or thirty: reach may stop there, and nobody is called a liar.
+    """
     said = {} if own is LIE else {"broken": LIE}
     decision = count_votes(f, own, said, 0)
     assert not decision.refutes
@@ -352,18 +414,30 @@ def test_one_machine_refutes_nobody(f: int, own: GroupVerdict | None) -> None:
 
 
 def test_opaque_never_counts() -> None:
+    """Attack T-VERDICT-03: a forged checkpoint.
+
+    Defence: validators start from their own replay; verdicts based on an unchecked checkpoint are not counted.
+    """
     assert verdict_on(vote(VALIDATORS[0], BLOCKS, state="opaque")[0], 2) is None
     assert verdict_on(vote(VALIDATORS[0], BLOCKS)[0], 2) == R
 
 
 @given(st.integers(0, 3))
 def test_f_liars_cannot_attest(f: int) -> None:
+    """Attack T-VERDICT-01: validators that affirm a false result.
+
+    Defence: a policy loads only with k >= f+1.
+    """
     said = {f"g{n}": R for n in range(f)}
     assert count_votes(f, None, said, f + 1).status is DatasetStatus.PENDING
 
 
 @given(st.integers(0, 3), st.data())
 def test_f_deniers_cannot_veto(f: int, data: Any) -> None:
+    """Attack T-VERDICT-01: validators that deny a correct result.
+
+    Defence: f dissenters are no veto.
+    """
     deniers = data.draw(st.lists(st.sampled_from([LIE, OTHER]), max_size=f))
     said = {f"g{n}": voice for n, voice in enumerate([*[R] * (f + 1), *deniers])}
     decision = count_votes(f, None, said, f + 1)
@@ -372,12 +446,20 @@ def test_f_deniers_cannot_veto(f: int, data: Any) -> None:
 
 @given(st.integers(0, 3), st.integers(0, 20))
 def test_own_mismatch_beats_quorum(f: int, colluders: int) -> None:
+    """Attack T-VERDICT-01: a colluding majority.
+
+    Defence: a mismatch that this node computed outranks any number of others.
+    """
     said = {f"g{n}": R for n in range(colluders)}
     assert count_votes(f, LIE, said, 1).status is DatasetStatus.OWN_MISMATCH
 
 
 @given(st.integers(1, 3), st.data())
 def test_excuse_needs_f_plus_one(f: int, data: Any) -> None:
+    """Attack T-VERDICT-01: non-determinism as an excuse.
+
+    Defence: f+1 groups must confirm it; fewer change nothing.
+    """
     excuses = data.draw(st.integers(0, f))
     said = {f"g{n}": voice for n, voice in enumerate([*[LIE] * (f + 1), *[N] * excuses])}
     assert count_votes(f, None, said, 0).status is DatasetStatus.REFUTED
@@ -386,6 +468,10 @@ def test_excuse_needs_f_plus_one(f: int, data: Any) -> None:
 
 
 def test_group_votes_once() -> None:
+    """Attack T-VERDICT-01: one operator with many keys.
+
+    Defence: a group has one vote, and none when its members contradict each other.
+    """
     one = Policy(groups=(KeyGroup("one", frozenset(key.did for key in VALIDATORS)),))
     heard = {key.did: vote(key, BLOCKS)[0] for key in VALIDATORS}
     assert group_verdicts(one, heard, 2) == {"one": R}
@@ -395,7 +481,14 @@ def test_group_votes_once() -> None:
 
 @pytest.mark.parametrize("way", ["dataset key", "node of a head", "former writer"])
 def test_self_attestation_ignored(node: Node, way: str) -> None:
-    """A group that shares a key with those who made the dataset confirms nothing of it, by whatever key they did."""
+    """Attack T-VERDICT-02: a publisher that attests its own dataset, by its node's key, or by a writer that it has
+    removed since.
+
+    Defence: no group confirms what one of its keys made: the dataset's own, a root or writer of any version, the node
+    that a head names. A publisher that hides them all is one of the f groups that may lie.
+
+    A group that shares a key with those who made the dataset confirms nothing of it, by whatever key they did.
+    """
     node.hold(BLOCKS)
     owner = VALIDATORS[0]
     if way == "dataset key":
@@ -418,7 +511,12 @@ def test_self_attestation_ignored(node: Node, way: str) -> None:
 
 
 def test_a_publisher_silences_no_accuser_by_naming_it_as_its_own(node: Node) -> None:
-    """Names need no signature of those who are named: what they say against the dataset counts as before."""
+    """Attack T-VERDICT-02: a publisher that names the keys of its accusers as its own.
+
+    Defence: what they say against the dataset counts as before.
+
+    Names need no signature of those who are named: what they say against the dataset counts as before.
+    """
     node.hold(BLOCKS)
     assert node.hear(Topic.HEADS, head_of(BLOCKS, node=VALIDATORS[0].did)[1]) is Judgement.ACCEPT
     for key in VALIDATORS[:2]:
@@ -428,7 +526,12 @@ def test_a_publisher_silences_no_accuser_by_naming_it_as_its_own(node: Node) -> 
 
 
 def test_other_branch_ignored(node: Node) -> None:
-    """A verdict on another history is none on mine, however many say it."""
+    """Attack T-VERDICT-02: attestation of another branch.
+
+    Defence: a verdict counts only if its last block is the one held here, whose links commit to all earlier ones.
+
+    A verdict on another history is none on mine, however many say it.
+    """
     node.hold(BLOCKS)
     node.hear(Topic.ATTEST, vote(VALIDATORS[0], BRANCH)[1])
     node.hear(Topic.ATTEST, vote(VALIDATORS[1], BLOCKS)[1])
@@ -437,7 +540,12 @@ def test_other_branch_ignored(node: Node) -> None:
 
 @pytest.mark.parametrize("grown", [False, True])
 def test_a_verdict_counts_alike_however_far_a_node_is(node: Node, grown: bool) -> None:
-    """The block that it names as the last is compared, at any size: none counts here and not there."""
+    """Attack T-VERDICT-02: a verdict made to count on some nodes only.
+
+    Defence: the hash of its last block is compared, at any size of the chain.
+
+    The block that it names as the last is compared, at any size: none counts here and not there.
+    """
     node.hold(BLOCKS if grown else BLOCKS[:-1])
     said, _ = vote(VALIDATORS[0], BLOCKS[:-1])
     for key, change in ((VALIDATORS[0], {"root_hash": bytes(32)}), (VALIDATORS[1], {"head": BLOCKS[0].hash})):
@@ -447,7 +555,12 @@ def test_a_verdict_counts_alike_however_far_a_node_is(node: Node, grown: bool) -
 
 
 def test_a_validator_speaks_of_a_new_epoch_with_any_serial(node: Node) -> None:
-    """Serials are counted by epoch: who lost his state and begins anew contradicts nobody, and old words stay old."""
+    """Attack T-VERDICT-02: an honest validator excluded by a rewrite.
+
+    Defence: serials are counted by epoch.
+
+    Serials are counted by epoch: who lost his state and begins anew contradicts nobody, and old words stay old.
+    """
     node.hold(BLOCKS)
     for epoch, serial, judged in ((0, 5, Judgement.ACCEPT), (1, 5, Judgement.ACCEPT), (0, 6, Judgement.IGNORE)):
         said = msgspec.structs.replace(vote(VALIDATORS[0], BLOCKS, serial)[0], epoch=epoch)
@@ -460,7 +573,12 @@ def test_a_validator_speaks_of_a_new_epoch_with_any_serial(node: Node) -> None:
 
 
 def test_double_vote_suspends(node: Node) -> None:
-    """Two faces of one serial, or a successor that does not follow: proven, told to all, and the group is silent."""
+    """Attack T-VERDICT-02: a validator that signs contradicting verdicts.
+
+    Defence: two statements of one serial, or a broken sequence of serials, are a proof; its whole group is suspended.
+
+    Two faces of one serial, or a successor that does not follow: proven, told to all, and the group is silent.
+    """
     liar, honest = VALIDATORS[0], VALIDATORS[1]
     node.policy = Policy(groups=(KeyGroup("g", frozenset({liar.did, VALIDATORS[2].did})), policy(3).groups[1]))
     node.hold(BLOCKS)
@@ -478,7 +596,12 @@ def test_double_vote_suspends(node: Node) -> None:
 @pytest.mark.slow
 @given(st.data())
 def test_honest_never_suspended(data: Any) -> None:
-    """Whatever order an honest validator's statements come in, and how often: no two of them contradict each other."""
+    """Attack T-VERDICT-02: framing an honest validator.
+
+    Defence: no order or repetition of honest statements yields a proof.
+
+    Whatever order an honest validator's statements come in, and how often: no two of them contradict each other.
+    """
     said: list[tuple[Attestation, bytes]] = []
     for serial in range(1, data.draw(st.integers(2, 6))):
         size = data.draw(st.integers(1, len(BLOCKS)))
@@ -500,7 +623,12 @@ def test_honest_never_suspended(data: Any) -> None:
 
 
 def test_restored_signer_refuses(tmp_path: Path) -> None:
-    """A database restored from a backup does not make its key contradict itself: the journal remembers."""
+    """Attack T-KEY-01: rollback of the own state (crash, restored backup).
+
+    Defence: the signing journal is outside the database: a statement older than its last entry is refused.
+
+    A database restored from a backup does not make its key contradict itself: the journal remembers.
+    """
     journal = SigningJournal(tmp_path / "key.journal")
     journal.promise("head", (0, 8), "new")
     again = SigningJournal(tmp_path / "key.journal")
@@ -524,7 +652,12 @@ def test_restored_signer_refuses(tmp_path: Path) -> None:
     ],
 )
 def test_noncanonical_refused(node: Node, change: Any) -> None:
-    """Signed by the right key, yet refused: two parsers might read it differently."""
+    """Attack T-BYTES-01: oversized or malformed statements.
+
+    Defence: limits before parsing; a payload is its own canonical form; depth 8.
+
+    Signed by the right key, yet refused: two parsers might read it differently.
+    """
     payload = statement.encode(head_of(BLOCKS)[0])
     assert change(payload) != payload
     assert node.hear(Topic.HEADS, envelope.seal(change(payload), OWNER)) is Judgement.REJECT
@@ -532,7 +665,12 @@ def test_noncanonical_refused(node: Node, change: Any) -> None:
 
 
 def test_small_order_keys_refused() -> None:
-    """Under such a key anyone can sign: a signature of 64 plain bytes that a library alone would take."""
+    """Attack T-KEY-02: malleable signatures, weak keys.
+
+    Defence: S below the order, canonical points, no small order; ids exclude signatures; no algorithm field.
+
+    Under such a key anyone can sign: a signature of 64 plain bytes that a library alone would take.
+    """
     from chain.statements import keys
 
     weak = bytes.fromhex("0100000000000000000000000000000000000000000000000000000000000000")
@@ -545,7 +683,12 @@ def test_small_order_keys_refused() -> None:
 
 
 def test_a_time_of_no_calendar_is_bad_bytes(node: Node) -> None:
-    """Anybody can sign a thirteenth month, of a dataset of his own."""
+    """Attack T-BYTES-01: a signed time outside the calendar.
+
+    Defence: times are parsed with the statement; a violation and a penalty.
+
+    Anybody can sign a thirteenth month, of a dataset of his own.
+    """
     node.hold(BLOCKS)
     for field in ("issued_at", "expires_at"):
         raw = head_of(BLOCKS, **{field: "2026-13-01T00:00:00Z"})[1]
@@ -553,7 +696,12 @@ def test_a_time_of_no_calendar_is_bad_bytes(node: Node) -> None:
 
 
 def test_signing_prefixes_disjoint() -> None:
-    """What a key signs for one protocol is never what it signs for another: the first bytes differ."""
+    """Attack T-KEY-02: a signature reused in another protocol.
+
+    Defence: the signed bytes of each protocol have a prefix of their own.
+
+    What a key signs for one protocol is never what it signs for another: the first bytes differ.
+    """
     ours = envelope.preauth(statement.encode(head_of(BLOCKS)[0]))
     others = [b"cosignature/v1\n", b"did:odf:", b"ipns-signature:", b"noise-libp2p-static-key:", b"libp2p-pubsub:"]
     length_prefixed = b"\x12libp2p-peer-record"
@@ -563,7 +711,12 @@ def test_signing_prefixes_disjoint() -> None:
 
 
 def test_no_host_facts_signed() -> None:
-    """No name of this machine, no path, no address stands in what is signed; the fields are a closed list."""
+    """Attack T-PRIVATE-02: statements that reveal facts about the host.
+
+    Defence: statements have a closed list of fields, none of them about the host.
+
+    No name of this machine, no path, no address stands in what is signed; the fields are a closed list.
+    """
     said = json.loads(statement.encode(vote(VALIDATORS[0], BLOCKS, verdict="mismatch")[0]))["predicate"]
     assert set(said) == {
         "validator", "dataset", "epoch", "size", "rootHash", "serial", "determinism", "finishedAt", "engines", "spans",
@@ -577,7 +730,12 @@ def test_no_host_facts_signed() -> None:
 
 
 def test_nobody_speaks_for_another(node: Node) -> None:
-    """A copy of a validator's words, signed by someone else as well or instead, neither counts nor silences him."""
+    """Attack T-VERDICT-02: a verdict copied from a validator.
+
+    Defence: a verdict names its validator and counts only with that validator's signature.
+
+    A copy of a validator's words, signed by someone else as well or instead, neither counts nor silences him.
+    """
     node.hold(BLOCKS)
     said, _ = vote(VALIDATORS[0], BLOCKS)
     payload, thief = statement.encode(said), SigningKey(b"t" * 32)
@@ -611,7 +769,12 @@ def deeds() -> list[tuple[Topic, bytes]]:
 
 @pytest.mark.parametrize("seed", range(6))
 def test_order_of_hearing_changes_no_answer(tmp_path: Path, seed: int) -> None:
-    """Same statements and proofs, in any order and repeated: the same answer (S5)."""
+    """Attack T-HEAD-01: order, repetition, loss of statements.
+
+    Defence: the ledger is a join-semilattice: the same statements give the same answer.
+
+    Same statements and proofs, in any order and repeated: the same answer (S5).
+    """
     import random
 
     heard = deeds() * 2

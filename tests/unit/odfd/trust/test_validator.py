@@ -305,7 +305,12 @@ async def test_what_others_contradict_is_run_six_times_more_and_stands(accused: 
 @pytest.mark.slow
 @pytest.mark.parametrize("which", [0, 1, 2])
 async def test_any_deviation_takes_a_verdict_back(accused: Any, node: Node, which: int) -> None:
-    """Of three steps that all were reproduced one gives another answer at the fourth try: the rest is silence."""
+    """Attack T-VERDICT-03: a query wrongly classified as deterministic.
+
+    Defence: a contradicted result is computed six more times; any deviation withdraws the verdict.
+
+    Of three steps that all were reproduced one gives another answer at the fourth try: the rest is silence.
+    """
     await accused.publish(3, lies=False)
     node.learn()
     await node.validator.validate(accused.dataset)
@@ -358,7 +363,13 @@ class Spins:
 async def test_a_step_that_never_ends_is_given_up_with_growing_pauses_and_told(
     accused: Any, node: Node, mock_clock: trio.testing.MockClock
 ) -> None:
-    """Held the engine for an hour at a time, and again half a minute later, for ever."""
+    """Attack T-QUERY-02: an expensive step that occupies a validator's engine.
+
+    Defence: a budget of engine seconds; beyond it the engine process ends, pauses double up to a week, and the
+    validator signs the fact.
+
+    Held the engine for an hour at a time, and again half a minute later, for ever.
+    """
     await accused.publish(1, lies=False)
     node.learn()
     engine = accused.engine.honest = Spins(accused.engine.honest, mock_clock)
@@ -431,7 +442,13 @@ def test_it_gets_so_much_memory_and_no_more(ended: int) -> None:
 
 @pytest.mark.slow
 def test_a_slice_that_would_take_all_memory_is_compared_apart(tmp_path: Path, ended: int) -> None:
-    """446 KiB of Parquet took 2.5 GB in the daemon."""
+    """Attack T-QUERY-02: a slice of 446 KiB whose comparison takes 2.5 GB.
+
+    Defence: both slices are streamed in a process with limits of memory and time; the difference counts even if no rows
+    can be shown.
+
+    446 KiB of Parquet took 2.5 GB in the daemon.
+    """
     assert ended == OUT_OF_MEMORY, "it would take minutes without a limit"
     one, other = bomb(tmp_path / "published", "this"), bomb(tmp_path / "computed", "that")
     assert one.stat().st_size < 1 << 20

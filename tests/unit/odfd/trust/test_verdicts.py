@@ -252,6 +252,10 @@ def test_who_made_a_dataset_may_say_only_what_is_wrong_with_it() -> None:
 
 @pytest.mark.parametrize(("least", "attested"), [("none", 4), ("host", 3), ("image", 2), ("container", 1)])
 def test_verdicts_behind_too_little_isolation_do_not_count(least: str, attested: int) -> None:
+    """Attack T-VERDICT-03: verdicts of a machine that the query may have compromised.
+
+    Defence: below `min-sandbox` a verdict neither affirms nor accuses; the profile `validator` requires `image`.
+    """
     assert [level.value for level in sorted(SandboxLevel, key=lambda level: level.rank)] == list(SANDBOXES)
     heard = dict(zip(KEYS, map(on, SANDBOXES), strict=True))
     assert decide(bench_of(KEYS, min_sandbox=least), heard, None, 3).attested == attested

@@ -170,6 +170,10 @@ def test_a_proof_where_none_is_needed_is_refused(office: Office) -> None:
     ],
 )
 def test_only_who_may_write_is_heard(office: Office, change: dict[str, object], status: int) -> None:
+    """Attack T-HEAD-06: submissions to a witness over HTTP without a writer's signature, or for another log.
+
+    Defence: the key must be a writer's in the current epoch.
+    """
     assert office.desk.add_checkpoint(msgspec.structs.replace(request(0, 8), **change).encode()).status == status
 
 
@@ -181,7 +185,12 @@ def test_other_logs_and_garbage_are_told_apart(office: Office) -> None:
 
 
 def test_the_same_tree_is_given_the_same_for_a_while(office: Office) -> None:
-    """Whoever asks and asks costs no write."""
+    """Attack T-HEAD-06: submissions without end.
+
+    Defence: a limit of requests a second; the same tree within an hour gets the same cosignature without a write.
+
+    Whoever asks and asks costs no write.
+    """
     first = office.ask(0, 8)
     assert office.ask(8, 8) == first
     assert len(office.made) == 1
@@ -272,7 +281,13 @@ def test_reach_ends_where_the_quorum_ends() -> None:
 
 @given(st.integers(1, 7), st.data())
 def test_split_needs_faulty_quorum(groups: int, data: st.DataObject) -> None:
-    """An honest witness signs one side, a faulty one both: however they fall, two sides never both have a quorum."""
+    """Attack T-HEAD-06: split view.
+
+    Defence: of n witness groups with f faulty ones, floor((n+f)/2)+1 prevent it where policy requires them
+    (`witnessed:Q`, `[witness] quorum`); fewer only detect it, and loading such a policy warns.
+
+    An honest witness signs one side, a faulty one both: however they fall, two sides never both have a quorum.
+    """
     faulty = data.draw(st.integers(0, groups - 1))
     witnesses = Witnesses(groups={key.did: str(key.did) for key in KEYS[:groups]}, faulty=faulty)
     honest = groups - faulty
@@ -409,7 +424,12 @@ def test_each_head_is_cosigned_after_a_proof_from_the_last(desk: Desk) -> None:
 
 
 def test_a_proof_that_another_overtook_makes_no_cosignature(desk: Desk) -> None:
-    """Compared and stored in one transaction: the race of tlog-witness, which would roll ten blocks back to seven."""
+    """Attack T-HEAD-06: two proofs for one dataset at a time.
+
+    Defence: the last cosigned tree is compared again in the transaction that stores the new one.
+
+    Compared and stored in one transaction: the race of tlog-witness, which would roll ten blocks back to seven.
+    """
     desk.hear(0, 5)
     assert settled(desk, 0) is not None
     desk.hear(0, 7)
@@ -488,7 +508,13 @@ def cut_at(desk: Desk, place: str) -> None:
 @pytest.mark.slow
 @given(st.lists(MOVES, min_size=2, max_size=14))
 def test_no_order_of_heads_and_crashes_makes_a_witness_stand_on_two_sides(moves: list[tuple[str, Any, int]]) -> None:
-    """Every peer proves what it can of the branch that it holds; the database may come back empty, the journal not."""
+    """Attack T-HEAD-06: a second history shown to a witness without a copy.
+
+    Defence: a tree is cosigned only after a proof that it extends the last cosigned one, whatever the order of heads,
+    proofs and crashes.
+
+    Every peer proves what it can of the branch that it holds; the database may come back empty, the journal not.
+    """
     with TemporaryDirectory() as folder:
         desk = Desk(Path(folder))
         left: list[Cosignature] = []
@@ -606,6 +632,10 @@ CASES = {
 
 @pytest.mark.parametrize("name", CASES)
 def test_a_tree_is_cosigned_after_what_it_is_shown_to_continue(name: str) -> None:
+    """Attack T-HEAD-06: a consistency proof of another tree, an outdated one, one of a fork, or none.
+
+    Defence: the rules of tlog-witness, as a table.
+    """
     known, old, new, nodes, expected = CASES[name]
     assert rule(known, old, new, shown_by(nodes, old, new)) is expected
 
@@ -682,6 +712,11 @@ NO_COSIGNATURE = {
 
 @pytest.mark.parametrize("name", NO_COSIGNATURE)
 def test_what_is_no_cosignature_is_not_believed(name: str) -> None:
+    """Attack T-HEAD-06: a public witness that is slow, wrong, unavailable, or sends huge answers.
+
+    Defence: requests to it are outside of commits, with growing pauses; answers have limits, and only the line of its
+    own key is read.
+    """
     ended = asking().handle(200, NO_COSIGNATURE[name])
     assert isinstance(ended, SubmissionFailed), ended
     assert ended.again == LATE

@@ -252,7 +252,12 @@ FAR = Instant(65_000_000_000 * 10**9)
 @pytest.mark.parametrize("rule", ["watermark-monotonic", "system-time-monotonic"])
 @pytest.mark.parametrize("page", [4, 5, 6, 100])
 def test_what_comes_after_a_value_beyond_columns_is_looked_at(rule: str, page: int) -> None:
-    """Wherever the page ends. It is compared with a value that stands for anything."""
+    """Attack T-BYTES-01: a time or number beyond the range of a column, to hide that later values decrease.
+
+    Defence: such a block and the next one are decoded and checked rule by rule.
+
+    Wherever the page ends. It is compared with a value that stands for anything.
+    """
     rows: list[tuple[Multihash, bytes | None]] = []
     data = [AddData(new_watermark=Instant(10**18 + number)) for number in range(8)]
     events = [Seed(dataset_id=DatasetId.from_public_key(bytes(32)), dataset_kind=DatasetKind.ROOT), *data]

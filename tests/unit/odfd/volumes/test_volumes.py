@@ -309,7 +309,13 @@ def test_copies_that_somebody_may_be_reading_are_counted_until_they_go(
 def test_an_unmounted_disk_is_not_taken_for_a_new_one_after_a_restart(
     home: StateDirectory, disk: dict[str, Any], datasets: Sequence[str]
 ) -> None:
-    """Also where no slice lies in it yet, and the folder below the disk is there."""
+    """Attack T-DISK-02: a volume whose disk is not mounted, also after a restart and before it contains a slice.
+
+    Defence: a folder has a mark with the volume's id, and the database stores the marked place: a marked place without
+    its mark is unavailable, and nothing is written below it.
+
+    Also where no slice lies in it yet, and the folder below the disk is there.
+    """
     volume = declare(home, disk, datasets=())
     assert moved(home, volume)[0].fault is None
     root = Path(disk["path"])
@@ -345,7 +351,13 @@ def test_a_full_volume_takes_no_more_and_says_so(home: StateDirectory, disk: dic
 
 
 def test_a_damaged_copy_does_not_replace_what_is_here(home: StateDirectory, disk: dict[str, Any]) -> None:
-    """What is fetched anew after damage is moved again, over the damaged copy."""
+    """Attack T-DISK-01: a damaged or exchanged copy in a volume.
+
+    Defence: it is hashed when it is written, fetched from a bucket, or moved back; a folder's file is hashed like local
+    ones.
+
+    What is fetched anew after damage is moved again, over the damaged copy.
+    """
     volume = declare(home, disk)
     moved(home, volume)
     copy = home.objects.path(NAMES[0])
@@ -386,6 +398,10 @@ def test_the_collection_frees_what_nothing_names_in_volumes_too(home: StateDirec
 
 
 def test_a_folder_that_holds_something_else_is_not_taken(home: StateDirectory, disk: dict[str, Any]) -> None:
+    """Attack T-DISK-02: two nodes, or two volumes, at one place, where each would delete what the other needs.
+
+    Defence: the mark names one volume; another is refused (`volume-taken`).
+    """
     (Path(disk["path"])).mkdir()
     (Path(disk["path"]) / "letters").write_text("mine")
     state, _ = moved(home, declare(home, disk))

@@ -54,6 +54,11 @@ def done(budget: WorkBudget, parties: Sequence[Party], seconds: float) -> dict[P
     ],
 )
 def test_a_hundred_free_keys_get_no_more_than_their_addresses(hosts: list[str], share: object) -> None:
+    """Attack T-PEER-04: hundreds of keys that each use the limits of one peer.
+
+    Defence: work is charged to connection, key, address, subnet (a /24, a /48) and all unlisted peers together: half of
+    a core.
+    """
     parties = [party(key, hosts[key % len(hosts)]) for key in range(100)]
     assert share in (SHARES.host, SHARES.prefix, SHARES.strangers)
     total = sum(done(WorkBudget(), parties, 10.0).values())
@@ -158,7 +163,12 @@ def test_five_blocks_leave_room_at_the_door_for_others() -> None:
 
 @pytest.mark.slow
 def test_publishers_of_what_is_mirrored_have_a_room_of_their_own_and_share_it() -> None:
-    """A person chose to follow them, and not to trust them."""
+    """Attack T-PEER-03: a publisher of a mirrored dataset that uses its reserve to the full.
+
+    Defence: all publishers share one reserve; connections from addresses that they name are charged too.
+
+    A person chose to follow them, and not to trust them.
+    """
     budget = WorkBudget()
     publishers = [party(number, f"10.{number}.0.1") for number in range(50)]
     budget.publishers = frozenset(each.peer for each in publishers)
@@ -193,7 +203,13 @@ RATE = Rate(per_second=50.0, burst=500.0)
     )
 )
 def test_a_neighbour_looks_at_all_that_is_passed_on(bursts: list[tuple[float, int, int, int]]) -> None:
-    """Blocks that come one after the other had each as much at once as the one before, divided by their number."""
+    """Attack T-PEER-05: a flood through honest relays from many subnets one after the other, each with a share of what
+    is forwarded.
+
+    Defence: all shares together have a limit too.
+
+    Blocks that come one after the other had each as much at once as the one before, divided by their number.
+    """
     relaying, neighbour, now = Relaying(RATE), Budget[str](RATE), 0.0
     for wait, first, times, blocks in bursts:
         now += wait
@@ -319,6 +335,10 @@ def test_who_comes_where_all_are_settled_is_refused() -> None:
 
 
 def test_forty_keys_of_five_addresses_push_out_no_honest_peer() -> None:
+    """Attack T-PEER-03: newcomers without end, of few addresses, to displace honest peers.
+
+    Defence: a connection is closed in the subnet that has most of them.
+    """
     door = Door()
     honest = [door.comes(far(number)) for number in range(30)]
     for number in range(400):
@@ -329,6 +349,11 @@ def test_forty_keys_of_five_addresses_push_out_no_honest_peer() -> None:
 
 @pytest.mark.parametrize("seed", range(20))
 def test_a_thousand_addresses_push_out_neither_the_oldest_nor_the_most_useful(seed: int) -> None:
+    """Attack T-PEER-03: newcomers without end, of a thousand addresses.
+
+    Defence: the quarter connected longest and the quarter that provided most stay; **others are displaced** until they
+    have provided data.
+    """
     door, rng = Door(), Random(seed)
     oldest = [door.comes(far(number)) for number in range(12)]
     others = [door.comes(far(100 + number)) for number in range(30)]
@@ -385,7 +410,14 @@ def test_small_nodes_have_places_too(most: int) -> None:
 
 @pytest.mark.slow
 def test_listed_validators_and_publishers_have_room_that_no_stranger_touches() -> None:
-    """Those who are listed all of them, of publishers an eighth; they come in when strangers have everything."""
+    """Attack T-PEER-03: all connections or handshakes taken from listed validators, witnesses, and publishers of
+    mirrored datasets.
+
+    Defence: the first two are chosen peers; writers of mirrored datasets have an eighth of the connections and a fifth
+    of a core.
+
+    Those who are listed all of them, of publishers an eighth; they come in when strangers have everything.
+    """
     door = Door()
     for number in range(300):
         door.comes(far(number))

@@ -107,6 +107,10 @@ async def test_it_is_asked_for_where_nothing_was_heard(town: Any, autojump_clock
 
 @pytest.mark.slow
 async def test_a_mesh_grows_by_itself_and_survives_its_bootstrap(town: Any, autojump_clock: Any) -> None:
+    """Attack T-HEAD-07: a bootstrap peer that disappears, or hides others.
+
+    Defence: eight connections are kept to peers known from elsewhere.
+    """
     first = await town.known(1, degree=4)
     others = [await town.known(seed, connect=[first], degree=4) for seed in range(2, 13)]
     await until(lambda: all(len(node.host.links) >= 4 for node in others), 300)
@@ -128,7 +132,12 @@ async def test_who_serves_nothing_is_not_found(town: Any, autojump_clock: Any) -
 
 @pytest.mark.slow
 async def test_who_looks_for_a_dataset_all_the_time_is_no_flood(town: Any, autojump_clock: Any) -> None:
-    """A mirror looks for holders at each head that nobody serves yet; a publisher may sign twenty a second."""
+    """Attack T-PEER-05: a publisher so busy that its followers seem to flood each other.
+
+    Defence: a node sends at most three quarters of the questions that it allows others.
+
+    A mirror looks for holders at each head that nobody serves yet; a publisher may sign twenty a second.
+    """
     asked, asker = await line(town, 2, degree=0)
     others = [DatasetId.from_public_key(bytes([number]) * 32) for number in range(100)]
     for dataset in [WANTED] * 400 + others:
@@ -138,6 +147,10 @@ async def test_who_looks_for_a_dataset_all_the_time_is_no_flood(town: Any, autoj
 
 
 async def test_a_dead_address_costs_one_dial_and_a_rest(town: Any, autojump_clock: Any) -> None:
+    """Attack T-REACH-01: making a node dial a victim again and again.
+
+    Defence: one dial, then growing pauses.
+    """
     holder, between = await line(town, 2, degree=0)
     holder.shelf.chains[WANTED] = town.made_chain("w", 5)
     newcomer = await town.known(3, connect=[between], degree=0)
@@ -168,7 +181,13 @@ async def test_holders_elsewhere_are_met_one_of_each_network(town: Any, autojump
 
 
 async def test_nobody_is_made_to_dial_into_its_own_house(town: Any, autojump_clock: Any) -> None:
-    """A presence names the loopback and a printer of whoever reads it, beside a public address."""
+    """Attack T-REACH-01: making a node dial its own network.
+
+    Defence: addresses from others are dialled on the Internet only, and in networks that `p2p.inside` names; this
+    machine only if the owner's settings name nothing beyond it.
+
+    A presence names the loopback and a printer of whoever reads it, beside a public address.
+    """
     node = await town.known(1, degree=0)
     node.host.address = "/ip4/203.0.113.7/tcp/4150/p2p/" + node.peer
     liar = said(7, addresses=("/ip4/127.0.0.1/tcp/22", "/ip4/8.8.8.8/tcp/53", "/ip4/169.254.169.254/tcp/80"))
@@ -177,6 +196,10 @@ async def test_nobody_is_made_to_dial_into_its_own_house(town: Any, autojump_clo
 
 
 async def test_what_a_peer_never_said_is_penalised(town: Any, autojump_clock: Any) -> None:
+    """Attack T-PEER-02: unsigned presences, or presences of another network.
+
+    Defence: the signature covers the network; a penalty.
+    """
     node = await town.known(1, degree=0)
     stranger = town.bare(str(peer_of_did(SigningKey(bytes(31) + b"\7").did)))
     town.fabric.join(stranger, node.host)
@@ -223,6 +246,10 @@ async def test_an_answer_with_more_than_was_asked_for_is_a_violation(town: Any, 
 
 
 async def test_ten_thousand_invented_peers_push_out_nobody(town: Any, autojump_clock: Any) -> None:
+    """Attack T-FIND-01: ten thousand invented peers.
+
+    Defence: the directory is bounded; when it is full, entries from the subnet that sent most are removed first.
+    """
     nodes = await line(town, 3, degree=0)
     await until(lambda: knows(nodes[2], nodes[0]))
     directory = nodes[2].driver._discovery.directory
@@ -435,7 +462,13 @@ async def test_in_a_small_network_all_hear_all(autojump_clock: Any, town: Any) -
 
 @pytest.mark.slow
 async def test_a_flood_of_what_nobody_wants_uses_up_no_room_of_what_is_wanted(autojump_clock: Any, town: Any) -> None:
-    """Strangers sign on and on of datasets of their own; the mirror behind the hub hears of its own at once."""
+    """Attack T-HEAD-08: statements without end on datasets of no interest, to use up the forwarding budget.
+
+    Defence: they have a budget of bytes of their own; statements on datasets of interest go to peers that serve or
+    requested these, whatever was used up.
+
+    Strangers sign on and on of datasets of their own; the mirror behind the hub hears of its own at once.
+    """
     hub = await town.known(1, degree=0)
     publisher, mirror, idler = [await town.known(seed, connect=[hub], degree=0) for seed in (2, 3, 4)]
     indifferent(hub, idler)
@@ -464,8 +497,14 @@ async def test_a_flood_of_what_nobody_wants_uses_up_no_room_of_what_is_wanted(au
 
 @pytest.mark.slow
 async def test_a_mirror_that_lost_its_publisher_hears_from_others(autojump_clock: Any, town: Any, large: None) -> None:
-    """A crowd that wants nothing, a publisher, five mirrors. Each head is known to all within two minutes, also after
-    the publisher is lost to all but one of them, and when that one is lost too and another comes."""
+    """Attack T-HEAD-07: a publisher cut off from all mirrors but one, so that the others miss new heads.
+
+    Defence: a node keeps two connections to peers that serve a dataset of interest, contacts a random further one from
+    time to time, and forwards the publisher's statements.
+
+    A crowd that wants nothing, a publisher, five mirrors. Each head is known to all within two minutes, also after
+    the publisher is lost to all but one of them, and when that one is lost too and another comes.
+    """
     first = await town.known(1, degree=4)
     crowd = [first, *[await town.known(seed, connect=[first], degree=4) for seed in range(2, 14)]]
     publisher, *mirrors = [await town.known(seed, connect=[crowd[seed % 13]], degree=1) for seed in range(20, 26)]
@@ -497,7 +536,12 @@ async def test_a_mirror_that_lost_its_publisher_hears_from_others(autojump_clock
 
 
 async def test_cards_that_nobody_wants_take_no_room_of_heads(autojump_clock: Any) -> None:
-    """However many come, by whomever: what is short and urgent goes on."""
+    """Attack T-CARD-01: cards that use up the forwarding budget, so that heads are delayed.
+
+    Defence: cards of no interest have a budget of their own.
+
+    However many come, by whomever: what is short and urgent goes on.
+    """
     sender = PeerId("sender")
     host: Any = SimpleNamespace(share_of=lambda _: "192.0.2.0/24", peers=list)
     room = forwarding.Forwarding(host, lambda _: set(), Rate(per_second=1e6, burst=1e6))

@@ -214,7 +214,12 @@ async def test_who_names_a_network_is_served_in_it(autojump_clock: Any) -> None:
 
 
 async def test_a_stream_of_a_peer_of_no_network_is_refused_after_a_while(autojump_clock: Any) -> None:
-    """It may say in time where it is."""
+    """Attack T-PRIVATE-03: streams of a peer in no network, while several are joined.
+
+    Defence: refused after two seconds in which the peer may declare its network.
+
+    It may say in time where it is.
+    """
     host: Any = Host()
     host.connected = {ANN: "", BEN: ""}
     networks = Namespaces(host)
@@ -294,6 +299,10 @@ class Two:
 
 @pytest.mark.parametrize("outcome", Redemption)
 async def test_each_outcome_is_told(outcome: Redemption, town: Any, autojump_clock: Any) -> None:
+    """Attack T-INVITE-01: a token that is redeemed in the name of another node.
+
+    Defence: the joiner is the peer that the connection proves.
+    """
     two = Two(town)
     two.answer = outcome
     assert await two.ask() is outcome
@@ -308,7 +317,12 @@ async def test_a_disk_that_fails_is_told_as_busy(town: Any, autojump_clock: Any)
 
 @pytest.mark.slow
 async def test_tokens_are_not_guessed_at_any_speed(town: Any, autojump_clock: Any) -> None:
-    """One peer has a budget, and so have all together: what is beyond it is not looked up."""
+    """Attack T-INVITE-01: guessing tokens, or asking without end.
+
+    Defence: tokens have 256 random bits; a budget of questions for each peer and for all.
+
+    One peer has a budget, and so have all together: what is beyond it is not looked up.
+    """
     two = Two(town, joiners=20)
     said = [await two.ask() for _ in range(30)]
     assert said.count(Redemption.ADMITTED) == len(two.asked) == OF_ONE.burst
@@ -326,6 +340,10 @@ async def ended(stream: Any) -> None:
 
 
 async def test_who_says_nothing_or_too_much_is_let_go(town: Any, autojump_clock: Any) -> None:
+    """Attack T-INVITE-01: a stream of the token protocol that says nothing, or more than a token.
+
+    Defence: it ends after ten seconds, or at 33 bytes.
+    """
     two = Two(town)
     for sent in (b"", frame(b"\x01" + bytes(31)), frame(b"\x02" + bytes(32)), b"\xff\xff\xff\xff" + bytes(64)):
         stream = await two.joiners[0].open_stream(two.inviter.peer_id, INVITE_PROTOCOL)

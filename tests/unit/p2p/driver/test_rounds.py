@@ -66,6 +66,10 @@ async def drip(stream: Any, peer: PeerId, *, wait: float = ANSWER_PATIENCE - 1, 
 
 
 async def test_a_round_with_one_who_drips_ends(autojump_clock: Any, town: Any) -> None:
+    """Attack T-PEER-06: an anti-entropy round whose answers each arrive just in time, without end.
+
+    Defence: 120 s and 32 MiB a round; a slow round runs concurrently with others.
+    """
     slow = town.bare("slow", trust=drip)
     node = await town.node("node", entropy_interval=1e9)
     await node.driver.connect(slow.address)
@@ -99,7 +103,12 @@ async def test_a_round_has_so_many_bytes(autojump_clock: Any, town: Any, monkeyp
 
 
 async def test_those_who_drip_delay_no_others_meeting(autojump_clock: Any, town: Any) -> None:
-    """Twelve of them come first, and then an honest peer with news."""
+    """Attack T-PEER-06: many peers that drip, so that rounds with others do not take place.
+
+    Defence: a round holds its slot for five seconds; a new round ends the oldest slow one.
+
+    Twelve of them come first, and then an honest peer with news.
+    """
     node = await town.node("node", entropy_interval=1e9)
     for number in range(12):
         town.fabric.join(town.bare(f"slow{number}", trust=drip), node.host)
@@ -147,7 +156,12 @@ async def test_so_many_slow_rounds_go_on_and_the_oldest_ends_for_one_more(autoju
 
 @pytest.mark.slow
 async def test_one_proof_is_asked_of_some_side_by_side(autojump_clock: Any, town: Any) -> None:
-    """Three who say nothing stand before the one who proves, or thirty, half of which drip; all of them have an end."""
+    """Attack T-PEER-06: peers that answer no request for a proof, or slowly, before one that would.
+
+    Defence: four at a time, and a further one for each that has not answered in two seconds; a minute in all.
+
+    Three who say nothing stand before the one who proves, or thirty, half of which drip; all of them have an end.
+    """
 
     async def silent(stream: Any, peer: PeerId) -> None:
         await trio.sleep_forever()
@@ -179,7 +193,12 @@ def town_root(chain: tuple[bytes, ...], size: int) -> bytes:
 
 
 async def test_one_block_at_a_time_is_no_transfer(autojump_clock: Any, town: Any) -> None:
-    """Each answer in time, with one block of six hundred bytes: a chain of a thousand would take four hours."""
+    """Attack T-PEER-06: a transfer of one block at a time, each in time.
+
+    Defence: a peer that sends less than 64 KiB in a minute of waiting is left.
+
+    Each answer in time, with one block of six hundred bytes: a chain of a thousand would take four hours.
+    """
     blocks = town.made_chain("x", 1000)
 
     async def one_by_one(stream: Any, peer: PeerId) -> None:
@@ -226,7 +245,13 @@ async def test_an_answer_that_never_ends_is_not_kept_for_ever(autojump_clock: An
 
 @pytest.mark.slow
 async def test_what_all_leave_unfinished_is_bounded(autojump_clock: Any, town: Any, monkeypatch: Any) -> None:
-    """Forty peers begin an answer of 16 MiB each; an honest one of elsewhere is served all the same."""
+    """Attack T-PEER-04: answers of 16 MiB that forty peers begin and never end.
+
+    Defence: 128 MiB of unfinished frames of all; the largest of the subnet with most is dropped; an answer due for a
+    minute ends its stream.
+
+    Forty peers begin an answer of 16 MiB each; an honest one of elsewhere is served all the same.
+    """
     monkeypatch.setattr(framing, "MOST", 8 << 20)
 
     async def begin(stream: Any, peer: PeerId) -> None:
@@ -391,6 +416,10 @@ class Throng:
 
 @pytest.mark.slow
 async def test_what_nobody_wants_costs_so_much_however_many_tell_it(autojump_clock: Any, town: Any) -> None:
+    """Attack T-HEAD-08: statements without end on datasets of no interest, in rounds with any number of peers.
+
+    Defence: 8 MiB and 64 B/s of all peers; then rounds cover only ids of interest.
+    """
     node = await town.node("node")
     node.board.wanted.add(WANTED)
     throng = [Throng() for _ in range(3)]

@@ -68,6 +68,10 @@ async def giver_and_guest(town: Any, **settings: Any) -> tuple[Any, Any]:
     ],
 )
 async def test_garbage_costs_the_speaker(autojump_clock: Any, town: Any, protocol: str, speech: bytes) -> None:
+    """Attack T-PEER-02: garbage in our protocols.
+
+    Defence: one refusal, a penalty, the end of the stream.
+    """
     giver, guest = await giver_and_guest(town)
     stream = await guest.open_stream(giver.peer, protocol)
     await stream.send_all(speech)
@@ -159,6 +163,10 @@ async def test_a_further_stream_waits_a_moment_for_its_place(autojump_clock: Any
 
 
 async def test_a_flood_of_questions_is_refused_and_noted(autojump_clock: Any, town: Any) -> None:
+    """Attack T-PEER-04: a flood of questions.
+
+    Defence: 64 may wait; further ones are refused and penalised.
+    """
     giver, guest = await giver_and_guest(town)
     framed = FramedStream(await guest.open_stream(giver.peer, chains.PROTOCOL), giver.peer, MAX_REPLY)
     flood = b"".join(
@@ -253,7 +261,12 @@ async def test_draining_lets_answers_out_and_takes_no_more(autojump_clock: Any, 
 
 
 async def test_who_asks_is_whose_key_the_connection_proved(town: Any) -> None:
-    """What is given to one peer is not given to another, whatever it asks: by each protocol that gives."""
+    """Attack T-PRIVATE-04: a request under another peer's name.
+
+    Defence: each answer is made for the key that noise proved for this connection.
+
+    What is given to one peer is not given to another, whatever it asks: by each protocol that gives.
+    """
     giver, guest = await giver_and_guest(town)
     listed = town.bare("listed")
     town.fabric.join(listed, giver.host)
@@ -306,6 +319,10 @@ ASKS: dict[str, Callable[[], bytes]] = {
 
 @pytest.mark.parametrize("kind", ASKS)
 async def test_each_question_is_paid_for_before_anything_is_read(autojump_clock: Any, town: Any, kind: str) -> None:
+    """Attack T-PEER-04: short questions that are expensive: ranges, objects, packs, sums, listings, proofs.
+
+    Defence: each is charged before data is read, to connection, key, address, subnet and all unlisted peers.
+    """
     giver, asker = await town.node("giver"), town.bare("asker")
     giver.shelf.chains[CHARGED], giver.shelf.things[THING_NAME] = town.made_chain("x", 5), THING
     town.fabric.join(asker, giver.host)
@@ -341,7 +358,12 @@ async def test_each_question_is_paid_for_before_anything_is_read(autojump_clock:
 
 
 async def test_statements_that_we_fetch_are_paid_for_by_who_gives_them(autojump_clock: Any, town: Any) -> None:
-    """Judging is work: a peer full of statements does not get more of it than others."""
+    """Attack T-PEER-04: a peer with many statements to be verified and written.
+
+    Defence: each is charged to the peer before it is verified.
+
+    Judging is work: a peer full of statements does not get more of it than others.
+    """
     giver = await town.node("giver")
     node = await town.node("node", connect=[giver], entropy_interval=1e9)
     await trio.sleep(1)
@@ -356,7 +378,12 @@ async def test_statements_that_we_fetch_are_paid_for_by_who_gives_them(autojump_
 
 
 def test_a_question_for_one_block_reads_no_thousand() -> None:
-    """Sixty bytes of question made a node read a MiB and give one block of it."""
+    """Attack T-PEER-04: a question for one block that causes a MiB to be read.
+
+    Defence: at most the usual size of the requested blocks is read.
+
+    Sixty bytes of question made a node read a MiB and give one block of it.
+    """
     asked = list[int]()
 
     class Shelf:
@@ -395,6 +422,11 @@ async def three_strangers(town: Any, hub: Any) -> list[Any]:
 
 @pytest.mark.slow
 async def test_three_keys_do_not_make_a_node_shut_its_bootstrap_out(autojump_clock: Any, town: Any) -> None:
+    """Attack T-PEER-05: a flood through honest relays, so that these are penalised and excluded.
+
+    Defence: volume is not charged to relays; a node forwards at most three quarters of what others process, half of it
+    shared by subnets.
+    """
     hub = await town.node("hub", entropy_interval=1e9)
     node = await town.node("node", bootstrap=(hub.host.address,), entropy_interval=1e9)
     honest = await town.node("honest", connect=[hub], entropy_interval=1e9)
@@ -417,7 +449,13 @@ async def test_three_keys_do_not_make_a_node_shut_its_bootstrap_out(autojump_clo
 async def test_a_publisher_in_a_network_that_floods_is_heard_through_others(
     autojump_clock: Any, town: Any, is_known: bool
 ) -> None:
-    """Its words have a share of their own where it publishes what is mirrored; else it is one of those strangers."""
+    """Attack T-PEER-05: a flood of a publisher's network, behind which its statements wait or are not forwarded.
+
+    Defence: turns, forwarding, and memory for unfinished frames are reserved for chosen peers and for publishers of
+    mirrored datasets.
+
+    Its words have a share of their own where it publishes what is mirrored; else it is one of those strangers.
+    """
     hub = await town.node("hub", entropy_interval=1e9)
     node = await town.node("node", bootstrap=(hub.host.address,), entropy_interval=1e9)
     strangers = await three_strangers(town, hub)
@@ -435,6 +473,10 @@ async def test_a_publisher_in_a_network_that_floods_is_heard_through_others(
 
 
 async def test_nobody_is_blamed_for_presences_of_others(autojump_clock: Any, town: Any, monkeypatch: Any) -> None:
+    """Attack T-PEER-05: a flood of presences of invented peers through honest relays, so that these are penalised.
+
+    Defence: volume is not charged to relays; a node forwards at most three quarters of what others process.
+    """
     few = statements.Rate(per_second=1.0, burst=20.0)
     monkeypatch.setattr(discovery, "TOLD_RATE", few)
     hub = await town.known(1, degree=0)
@@ -453,7 +495,12 @@ async def test_nobody_is_blamed_for_presences_of_others(autojump_clock: Any, tow
 
 
 def test_silence_alone_shuts_nobody_out() -> None:
-    """A peer that others keep busy answers late, and that is no reason to leave it."""
+    """Attack T-PEER-05: delaying an honest peer, so that others exclude it for late answers.
+
+    Defence: late answers lower a score to -20 at most, which excludes no peer.
+
+    A peer that others keep busy answers late, and that is no reason to leave it.
+    """
     score = Score()
     for number in range(1000):
         score = score.lower(UNRELIABLE, number / 10)
@@ -536,7 +583,12 @@ async def test_a_holder_is_found_that_was_never_met(autojump_clock: Any, town: A
 async def test_a_connected_peer_that_claims_each_dataset_ends_no_search(
     autojump_clock: Any, town: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever searches is connected with it, and got nothing from it."""
+    """Attack T-FIND-01: a connected peer that claims each dataset in the lookup, so that each search ends with it.
+
+    Defence: claims of connected peers end no search.
+
+    Whoever searches is connected with it, and got nothing from it.
+    """
     monkeypatch.setattr(lookups, "GRACE", 0.0)
     nodes = await line(town, 5)
     await settled(nodes)

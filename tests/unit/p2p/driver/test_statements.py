@@ -56,7 +56,12 @@ async def test_what_is_announced_spreads(autojump_clock: Any, town: Any) -> None
 async def test_a_flood_keeps_no_honest_peer_waiting(
     autojump_clock: Any, town: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Three keys fill the queue while one statement takes long; an honest peer's word is the next but three."""
+    """Attack T-HEAD-08: keys that fill the queue of statements, so that those of others wait or are dropped.
+
+    Defence: a lane for each sender, served in turn by subnets, then by senders; the longest lane is shortened first.
+
+    Three keys fill the queue while one statement takes long; an honest peer's word is the next but three.
+    """
     node = await town.node("node")
     asked: list[PeerId] = []
 
@@ -111,7 +116,13 @@ async def test_oversized_gossip_is_not_even_judged(autojump_clock: Any, town: An
 
 @pytest.mark.slow
 async def test_a_gossip_flood_is_cut_off(autojump_clock: Any, town: Any) -> None:
-    """What is over the limit is dropped. Nobody is to blame: it may pass on what many others said."""
+    """Attack T-PEER-05: a gossip flood.
+
+    Defence: 50 messages a second of one peer are processed, the rest is dropped and counted; each is charged to its
+    sender.
+
+    What is over the limit is dropped. Nobody is to blame: it may pass on what many others said.
+    """
     a = await town.node("a")
     b = await town.node("b", connect=[a])
     for number in range(10_000):
@@ -299,7 +310,13 @@ async def hour_beside(town: Any, hawkers: dict[str, Hawker]) -> None:
 
 @pytest.mark.slow
 async def test_what_was_declined_is_not_fetched_again_and_again(autojump_clock: Any, town: Any) -> None:
-    """3 MB that a neighbour tells of at each round, for ever: once, and again after pauses that double."""
+    """Attack T-HEAD-08: a neighbour that offers declined statements in each round.
+
+    Defence: an id is requested from the same peer again after pauses that double; ranges whose sums led to nothing are
+    skipped.
+
+    3 MB that a neighbour tells of at each round, for ever: once, and again after pauses that double.
+    """
     hawker = Hawker(count=32, size=80_000)
     await hour_beside(town, {"hawker": hawker})
     assert hawker.rounds > 40
@@ -308,7 +325,12 @@ async def test_what_was_declined_is_not_fetched_again_and_again(autojump_clock: 
 
 @pytest.mark.slow
 async def test_what_is_of_no_use_and_always_new_has_an_end(autojump_clock: Any, town: Any) -> None:
-    """However many keys of one network tell it."""
+    """Attack T-HEAD-08: a neighbour that offers other useless statements in each round, by keys in one network.
+
+    Defence: a budget of useless bytes by peer and by network.
+
+    However many keys of one network tell it.
+    """
     hawkers = {f"h{n}": Hawker(count=128, size=80_000, fresh=True) for n in range(8)}
     await hour_beside(town, hawkers)
     of_one = USELESS.burst + 3700 * USELESS.per_second
@@ -431,6 +453,10 @@ async def test_a_block_is_proven(autojump_clock: Any, town: Any) -> None:
 
 
 async def test_a_proof_that_proves_nothing_moves_nothing(autojump_clock: Any, town: Any) -> None:
+    """Attack T-PEER-07: invalid proofs.
+
+    Defence: checked against both roots; another peer is asked.
+    """
     chain = town.made_chain("c", 100)
     node = await giver(town, chain)
 

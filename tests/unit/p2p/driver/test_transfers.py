@@ -91,6 +91,10 @@ async def test_a_silent_peer_delays_and_does_not_prevent(autojump_clock: Any, to
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(6))
 async def test_the_liar_is_found_and_nobody_else_accused(autojump_clock: Any, town: Any, seed: int) -> None:
+    """Attack T-PEER-07: wrong bytes of one of several peers.
+
+    Defence: the sender is found by asking again; no other peer is penalised.
+    """
     blocks, lies = town.made_chain("x", 9000), town.made_chain("lie", 9000)
     names = ["a", "b", "c"]
     givers = [await town.node(name) for name in names]
@@ -157,7 +161,13 @@ async def test_who_follows_a_rewrite_while_it_is_asked_is_not_blamed(autojump_cl
 
 @pytest.mark.slow
 async def test_who_held_another_history_is_asked_again_once_it_follows(autojump_clock: Any, town: Any) -> None:
-    """Its owner rewrote the chain; one peer has turned, the other has not yet. Neither way round is anybody blamed."""
+    """Attack T-PEER-07: blocks of a superseded history, from a peer that has not switched yet.
+
+    Defence: no penalty: wrong blocks count only against a peer that had shown to hold the right ones; the chain is
+    requested from it again once it follows.
+
+    Its owner rewrote the chain; one peer has turned, the other has not yet. Neither way round is anybody blamed.
+    """
     old, new = town.made_chain("old", 500), town.made_chain("new", 600)
     slow, quick = await town.node("a-slow"), await town.node("quick")
     slow.shelf.chains[DATASET], quick.shelf.chains[DATASET] = old * 2, new
@@ -300,6 +310,10 @@ async def test_small_objects_that_one_lacks_are_asked_of_another(autojump_clock:
 
 
 async def test_a_small_object_that_is_another_accuses_who_gave_it(autojump_clock: Any, town: Any) -> None:
+    """Attack T-PEER-07: one false object in a pack of valid ones.
+
+    Defence: the valid ones before it are kept, the rest is requested again, and the sender is penalised.
+    """
     givers = [await town.node(name) for name in "ab"]
     for giver in givers:
         giver.shelf.things.update(zip(NAMES, SMALL, strict=True))
@@ -313,6 +327,11 @@ async def test_a_small_object_that_is_another_accuses_who_gave_it(autojump_clock
 
 @pytest.mark.parametrize("asks", ["read", "some"])
 async def test_an_answer_to_another_kind_of_question_is_a_violation(autojump_clock: Any, town: Any, asks: str) -> None:
+    """Attack T-PEER-02: an answer of another kind than the question.
+
+    Defence: the stream ends and the peer is penalised before the content is parsed.
+    """
+
     async def confused(stream: Any, peer: PeerId) -> None:
         framed = FramedStream(stream, peer, MAX_REQUEST)
         while body := await framed.read():
@@ -334,6 +353,11 @@ async def test_an_answer_to_another_kind_of_question_is_a_violation(autojump_clo
 
 
 async def test_more_objects_than_were_asked_for_are_a_violation(autojump_clock: Any, town: Any) -> None:
+    """Attack T-PEER-07: more objects in an answer than were asked for.
+
+    Defence: the stream ends and the peer is penalised.
+    """
+
     async def generous(stream: Any, peer: PeerId) -> None:
         framed = FramedStream(stream, peer, MAX_REQUEST)
         while body := await framed.read():
@@ -486,8 +510,15 @@ async def test_a_giver_that_speaks_garbage(autojump_clock: Any, town: Any, speec
 
 @pytest.mark.slow
 async def test_peers_that_drip_delay_no_block_and_no_object(autojump_clock: Any, town: Any) -> None:
-    """Twelve boast of a chain and give a byte now and then; new ones come for each head. One gives what was signed, the
-    object that it names, and small ones in a pack."""
+    """Attack T-PEER-06: peers that answer slowly when asked for a block, an object or a pack, with new keys each time.
+
+    Defence: peers with a valid record are asked first, the fastest before others; a peer without a record is tried in a
+    quarter of transfers, until one of its subnet stalls; if no byte arrives other peers are asked after a tenth of a
+    second (half a second if no peer is known), twice as many each time, up to 16.
+
+    Twelve boast of a chain and give a byte now and then; new ones come for each head. One gives what was signed, the
+    object that it names, and small ones in a pack.
+    """
 
     async def drip(stream: Any, _peer: PeerId) -> None:
         with suppress(StreamBroken, trio.BrokenResourceError):
@@ -519,6 +550,11 @@ async def test_peers_that_drip_delay_no_block_and_no_object(autojump_clock: Any,
 
 
 async def test_an_answer_nobody_asked_for(autojump_clock: Any, town: Any) -> None:
+    """Attack T-PEER-02: an unsolicited answer.
+
+    Defence: the stream ends, a penalty.
+    """
+
     async def wrong_number(stream: Any, peer: PeerId) -> None:
         framed = FramedStream(stream, peer, 256)
         ask = chains.decode_range(await framed.read() or b"")
@@ -534,6 +570,10 @@ async def test_an_answer_nobody_asked_for(autojump_clock: Any, town: Any) -> Non
 
 @pytest.mark.parametrize("alone", [True, False])
 async def test_an_answer_a_byte_a_second_is_not_waited_for(autojump_clock: Any, town: Any, alone: bool) -> None:
+    """Attack T-PEER-06: an answer a byte a second.
+
+    Defence: a question has a time limit; a late answer is requested from another peer.
+    """
     blocks = town.made_chain("x", 100)
 
     async def drip(stream: Any, peer: PeerId) -> None:
@@ -562,7 +602,12 @@ async def test_an_answer_a_byte_a_second_is_not_waited_for(autojump_clock: Any, 
 
 @pytest.mark.parametrize("alone", [True, False])
 async def test_a_peer_that_changes_its_answer_is_found(autojump_clock: Any, town: Any, alone: bool) -> None:
-    """Each of its answers is of another of two histories. What does not fit is asked for anew, with an end."""
+    """Attack T-PEER-07: a peer that changes its answer.
+
+    Defence: data that does not match is requested again, from others first, a bounded number of times.
+
+    Each of its answers is of another of two histories. What does not fit is asked for anew, with an end.
+    """
     histories = town.made_chain("x", 3000), town.made_chain("lie", 3000)
     asked = 0
 
@@ -818,7 +863,13 @@ async def test_a_holder_names_those_who_ask_and_they_meet(town: Any, is_public: 
 
 @pytest.mark.slow
 async def test_who_names_many_brings_few_dials(town: Any) -> None:
-    """Of presences that are well signed: others are refused, and whoever names them is penalised."""
+    """Attack T-REACH-01: a holder that names many peers to have this node dial them.
+
+    Defence: presences must be signed by the peers that they name; 16 for a dataset are dialled, then one a minute, only
+    at addresses where peers may be.
+
+    Of presences that are well signed: others are refused, and whoever names them is penalised.
+    """
     from chain.statements.keys import SigningKey
 
     def made(number: int) -> bytes:

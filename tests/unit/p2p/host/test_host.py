@@ -113,6 +113,10 @@ def test_a_circuit_goes_by_one_relay_that_is_named(text: str) -> None:
 
 @given(st.text(alphabet="/ip46dnstcp2.:0123456789ab", max_size=60))
 def test_any_text_is_an_address_or_explained(text: str) -> None:
+    """Attack T-PEER-02: addresses made to confuse.
+
+    Defence: few forms are accepted, under limits; an error explains each refusal.
+    """
     try:
         address = parse_address(text)
     except BadAddress as error:
@@ -242,7 +246,13 @@ def free_key(number: int) -> tuple[Any, Any]:
 
 @pytest.mark.slow
 def test_free_keys_do_not_push_out_the_node_itself_nor_who_is_connected() -> None:
-    """As they come in, with a key, protocols, and now and then an address."""
+    """Attack T-PEER-03: a thousand keys that connect one after the other, so that the library's peer store evicts the
+    node's own key and it can sign no announcement.
+
+    Defence: this node and connected peers stay; others are evicted, oldest first.
+
+    As they come in, with a key, protocols, and now and then an address.
+    """
     host = assemble(b"n" * 32, HostLimits())
     store, swarm = host.get_peerstore(), host.get_network()
     honest, key = free_key(1)
@@ -308,6 +318,10 @@ def unsealed(*pieces: bytes, suite: Suite = CHACHA) -> bytes:
 
 @given(st.lists(st.tuples(st.booleans(), st.integers(1, 90)), max_size=60), st.binary(min_size=1, max_size=200))
 def test_connections_that_share_a_scratch_do_not_hear_each_other(turns: list[tuple[bool, int]], said: bytes) -> None:
+    """Attack T-PEER-01: bytes of another connection in the shared buffer.
+
+    Defence: received bytes are decrypted and copied out before another task runs.
+    """
     keys, scratch = {False: KEY, True: KEY[::-1]}, Scratch()
     wires = {who: bytes(Cipher(CHACHA, key).seal([bytes([who]) + said] * 9)) for who, key in keys.items()}
     unsealers = {who: Unsealer(Cipher(CHACHA, key), scratch) for who, key in keys.items()}
@@ -352,7 +366,12 @@ def test_what_is_sealed_is_what_the_noise_library_opens(suite: Suite) -> None:
 
 
 def test_a_key_seals_so_many_messages_and_the_next_comes_of_it() -> None:
-    """REKEY of the Noise specification, section 4.2, as its library computes it; the other end does the same."""
+    """Attack T-PEER-01: more messages under one AES key than GCM allows.
+
+    Defence: both ends rekey after 2^20 messages, at most 64 GiB.
+
+    REKEY of the Noise specification, section 4.2, as its library computes it; the other end does the same.
+    """
     suite = dataclasses.replace(AES, lifetime=3)
     library = NoiseConnection.from_name(AES.noise).noise_protocol.cipher_class()
     key, wire = KEY, b""

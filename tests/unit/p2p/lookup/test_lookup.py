@@ -116,6 +116,11 @@ def test_where_nobody_waits_one_lost_question_is_forgiven() -> None:
 
 
 def test_many_keys_in_one_block_are_few_entries() -> None:
+    """Attack T-FIND-01: many keys at few addresses that fill a node's table of the lookup.
+
+    Defence: two entries of a /24 in a bucket, eight in all; a node enters only after it answered this node's question,
+    and no entry that answers is replaced.
+    """
     table = RoutingTable(ME)
     for number in range(1000):
         table.note_answer(at(number, bytes([60, 1, 2, number % 250 + 1])), 0.0)
@@ -179,7 +184,12 @@ def test_who_crowds_beside_a_key_is_told_seldom() -> None:
 
 @pytest.mark.parametrize("beside", [1 << 250, 0])
 def test_a_crowd_near_this_node_makes_no_network_look_large(beside: int) -> None:
-    """Also one in whose midst this node is."""
+    """Attack T-FIND-01: computed keys near a node, so that it takes the network for large and its regions for small.
+
+    Defence: four nodes of a part of its own region count.
+
+    Also one in whose midst this node is.
+    """
     table = full(400)
     before = table.size()
     crowd = [number for number in range(400, 1 << 16) if not (at(number).place ^ ME ^ beside) >> 246][:40]
@@ -410,7 +420,12 @@ def test_no_node_is_asked_twice_and_each_path_is_its_own() -> None:
 
 
 def test_paths_that_one_liar_does_not_touch_arrive() -> None:
-    """One of three seeds leads to a thousand invented nodes that are nearer than all."""
+    """Attack T-FIND-01: liars that give a search invented nodes.
+
+    Defence: three disjoint paths; nodes named by one node are believed until three more of them failed than answered.
+
+    One of three seeds leads to a thousand invented nodes that are nearer than all.
+    """
     invented = [contact_at(1_000_000 + number) for number in range(1000)]
     near = sorted(invented, key=lambda one: one.place ^ TARGET)
     search, _, asked = run(
@@ -469,7 +484,13 @@ def test_within_the_region_honest_nodes_are_met_among_many_nearer_ones() -> None
 
 
 def test_who_crowds_beside_the_key_ends_no_search() -> None:
-    """A search ends when all in the region and the nearest answered: it must not be those that crowd in one part."""
+    """Attack T-FIND-01: computed keys beside a key at which a search begins, so that it ends before it asks a node that
+    knows the honest ones.
+
+    Defence: six nodes of a part of the region are asked, and the search continues to the nearest others.
+
+    A search ends when all in the region and the nearest answered: it must not be those that crowd in one part.
+    """
     limit = NEAREST[19].place ^ TARGET
     found = (
         contact_at(number, bytes([40 + number % 100, number // 100 % 100, 1, 1]))
@@ -490,7 +511,12 @@ def test_who_crowds_beside_the_key_ends_no_search() -> None:
 
 
 def test_invented_nodes_delay_no_end_where_few_answer() -> None:
-    """Twelve nodes are all there are, and one of them names invented ones: the search cannot find twenty."""
+    """Attack T-FIND-01: invented nodes that keep a search of a small network, and so a record, waiting for minutes.
+
+    Defence: the record is brought while the search runs; after nine doubtful nodes that do not answer it ends.
+
+    Twelve nodes are all there are, and one of them names invented ones: the search cannot find twenty.
+    """
     few, invented = NODES[:12], {contact_at(9_000_000 + number) for number in range(1000)}
     near = sorted(invented, key=lambda one: one.place ^ TARGET)
     search, _, asked = run(lambda one: None if one in invented else near[:20] if one == few[0] else few, few[:3])
@@ -585,7 +611,12 @@ def test_a_key_far_away_is_kept_by_others() -> None:
 
 
 def test_a_node_that_asks_is_noted_only_where_it_comes_from() -> None:
-    """Else one question would send this node to knock at any address."""
+    """Attack T-REACH-01: a question of the lookup that makes this node dial an address.
+
+    Defence: an asker is noted only at the address from which it comes; others are dialled where peers may be.
+
+    Else one question would send this node to knock at any address.
+    """
     node = made()
     node.find(Find(key=KEY, own=(bytes([60, 9, 9, 9]), 1)), ASKER.public, IP, 0.0, WALL)
     assert node.work(0.0) is None
@@ -611,7 +642,13 @@ def test_a_newcomer_first_finds_its_neighbours() -> None:
 
 
 def test_a_newcomer_asks_all_whom_it_knew_before_it_searches() -> None:
-    """The first one lies: it names invented nodes only, which push the others out of the table's suggestions."""
+    """Attack T-FIND-01: a newcomer of the lookup whose first bootstrap node lies, so that it learns only of liars and
+    invented nodes.
+
+    Defence: it asks up to eight nodes that it knows from elsewhere before it searches.
+
+    The first one lies: it names invented nodes only, which push the others out of the table's suggestions.
+    """
     node = LookupNode("net", b"m" * 32, Random(1), b"s")
     for known in (1, 2, 3):
         node.introduce(made_at(known))

@@ -78,6 +78,10 @@ def test_one_answer_is_read_while_one_is_written_and_no_more() -> None:
 
 
 def test_no_answer_is_read_ahead_while_many_are_not_taken() -> None:
+    """Attack T-PEER-04: answers that many request and do not read.
+
+    Defence: answers that are not read have a limit of 128 MiB for all peers; above 32 MiB no answer is read ahead.
+    """
     machine = RequestQueue(readers=100)
     holders = [RequestStream(PeerId(f"p{number}"), 1) for number in range(40)]
     for each in holders:
@@ -161,7 +165,12 @@ def test_prop_every_request_has_one_turn(asks: list[tuple[RequestStream, int, in
 
 
 def test_keys_buy_no_turns() -> None:
-    """Fifty keys of one block of addresses ask without end, and one elsewhere gets half of what is read."""
+    """Attack T-PEER-04: many keys that request blocks and objects, to get all turns.
+
+    Defence: turns are shared by subnets, then by peers.
+
+    Fifty keys of one block of addresses ask without end, and one elsewhere gets half of what is read.
+    """
     machine, crowd = (
         RequestQueue(readers=1),
         [RequestStream(PeerId(f"free{number}"), 1, "198.51") for number in range(50)],
@@ -252,7 +261,12 @@ def test_who_leaves_leaves_nothing(sent: list[tuple[str, int]], rng: object) -> 
 
 @given(st.integers(1, 200), st.integers(1, 3), st.integers(6, 60), st.booleans())
 def test_keys_of_one_block_buy_neither_turns_nor_room(keys: int, each: int, most: int, crowd_first: bool) -> None:
-    """Of one block any number of keys, of another one sender with three items."""
+    """Attack T-HEAD-08: many keys in one subnet that fill the queue of statements.
+
+    Defence: they share the turns and the memory of that subnet.
+
+    Of one block any number of keys, of another one sender with three items.
+    """
     lanes = Lanes[str, str](most, 1 << 20)
     honest = [("honest", "h", f"h{number}") for number in range(3)]
     crowd = [("crowd", f"key{number % keys}", "k") for number in range(keys * each)]
@@ -311,7 +325,13 @@ def test_two_are_kept_and_others_met_at_once_when_they_go() -> None:
 
 
 def test_another_is_met_now_and_then_though_two_are_there() -> None:
-    """They may follow each other alone, or be strangers who say that they serve everything."""
+    """Attack T-HEAD-07: presences of unlisted peers that name every dataset, to be a mirror's only connections.
+
+    Defence: data that they withhold is delayed until the next random peer, one each half an hour; false data is not
+    accepted.
+
+    They may follow each other alone, or be strangers who say that they serve everything.
+    """
     one = named(1)
     world = World([one])
     world.connected[one], world.others[one] = 2, 1000
@@ -448,6 +468,10 @@ def test_a_question_counts_for_an_hour_and_for_who_is_there() -> None:
 
 
 def test_who_asks_for_everything_is_remembered_for_the_latest() -> None:
+    """Attack T-PEER-04: keys that request statements on every dataset, to fill memory with their requests.
+
+    Defence: the latest 1,024 of a peer, 256 peers, for an hour.
+    """
     subscriptions = ImpliedSubscriptions()
     for first in range(0, 4 * MAX_ASKED, 256):
         subscriptions.note(A, map(named, range(first, first + 256)), 0.0)

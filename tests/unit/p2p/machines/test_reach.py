@@ -124,7 +124,13 @@ def peer(number: int) -> PeerId:
 
 
 def test_whoever_asks_a_victim_is_dialled_seldom_and_for_more_bytes_than_it_gets() -> None:
-    """A thousand keys at a thousand addresses, for a minute."""
+    """Attack T-REACH-01: a dial-back aimed at a victim, with more bytes than the request (amplification).
+
+    Defence: a dial to another address than the asker's costs the asker 30 to 100 kB first; limits by peer, by the
+    asker's block, by the dialled block, and in all.
+
+    A thousand keys at a thousand addresses, for a minute.
+    """
     server, dials, paid = backs(), 0, 0
     for number in range(1000):
         host = f"20.{number % 250}.{number // 250}.7"
@@ -148,7 +154,14 @@ def test_one_asker_is_dialled_at_its_own_address_for_nothing_and_seldom() -> Non
 
 
 def test_strangers_that_do_not_pay_keep_nobody_from_being_dialled() -> None:
-    """Their questions wait for ever, or are given up: neither budgets nor places of dials are used up by them."""
+    """Attack T-REACH-01: questions for dial-backs that are never paid, so that other peers are not dialled, or that use
+    up the dials of the peer that they name.
+
+    Defence: a slot and a budget of dials are taken when the price has come; two unpaid questions of a subnet, 64 in
+    all; questions of other peers do not count against a node's own question.
+
+    Their questions wait for ever, or are given up: neither budgets nor places of dials are used up by them.
+    """
     server, waiting = backs(), []
     for number in range(1000):
         found = server.begin(peer(number), f"20.{number % 250}.{number // 250}.7", [VICTIM], is_global, 0.0)
@@ -199,6 +212,11 @@ def test_keys_of_one_block_of_addresses_are_one_asker() -> None:
     )
 )
 def test_no_dial_back_goes_to_a_private_place(address: PeerAddress) -> None:
+    """Attack T-REACH-01: a dial-back into a private network, or to this machine.
+
+    Defence: addresses of the Internet only; mapped and translated IPv6 addresses are checked by the one that they
+    contain.
+    """
     assert backs().begin(peer(1), ASKER, [address, None], is_global, 0.0) is ResponseStatus.DIAL_REFUSED
     found = backs().begin(peer(1), ASKER, [address, None, VICTIM], is_global, 0.0)
     assert isinstance(found, DialOrder)
@@ -237,6 +255,11 @@ def known() -> Reachability:
 
 
 def test_servers_of_one_network_decide_nothing() -> None:
+    """Attack T-REACH-01: dial-back servers that lie, or many of one operator.
+
+    Defence: servers in two networks decide, one result for each network; a nonce counts only over a connection that the
+    server made.
+    """
     reach = known()
     for number in range(50):
         reach.note_report(OURS, network_of(f"20.1.0.{number}"), float(number), is_reached=True)
@@ -407,6 +430,10 @@ def test_both_dial_at_the_same_moment_whatever_the_way_takes(seed: int) -> None:
 
 @given(st.lists(st.tuples(kinds, st.floats(0, 20)), max_size=40))
 def test_any_talk_ends_after_three_tries(said: list[tuple[PunchKind, float]]) -> None:
+    """Attack T-REACH-01: hole-punch messages out of order, or without end.
+
+    Defence: each side has three tries; any message out of order ends it.
+    """
     opener, answerer = Opener(PunchBudget(is_global)), Answerer(PunchBudget(is_global))
     opener.begin(0.0)
     now, dials = 0.0, Counter[str]()
@@ -427,7 +454,13 @@ def test_any_talk_ends_after_three_tries(said: list[tuple[PunchKind, float]]) ->
 
 @given(st.lists(st.tuples(st.integers(0, 200), st.integers(0, 255), st.floats(0, 1)), max_size=200))
 def test_forged_addresses_are_dialled_seldom_whoever_names_them(named: list[tuple[int, int, float]]) -> None:
-    """Many peers name one block of addresses, and places that are not of the Internet."""
+    """Attack T-REACH-01: forged addresses in a hole punch, to make a node dial a victim.
+
+    Defence: addresses of the Internet only, four in a try, three tries; limits by dialled block, regardless of the
+    naming peer, and in all.
+
+    Many peers name one block of addresses, and places that are not of the Internet.
+    """
     budget, now, dials = PunchBudget(is_global), 0.0, 0
     for who, last, wait in named:
         now += wait
@@ -469,7 +502,12 @@ def relay_with(*targets: PeerPlace, limits: RelayLimits = LIMITS) -> CircuitRela
 
 @given(st.lists(places, max_size=200))
 def test_free_keys_do_not_multiply_reservations(asking: list[PeerPlace]) -> None:
-    """Whatever keys ask: so many of one line, of one block, and in all; and a place for a chosen peer is left."""
+    """Attack T-REACH-02: reservations by a thousand keys, or for invented peers.
+
+    Defence: a peer reserves for itself only; limits by address, block and in all, with room for chosen peers.
+
+    Whatever keys ask: so many of one line, of one block, and in all; and a place for a chosen peer is left.
+    """
     relay = CircuitRelay(LIMITS)
     relay.chosen = frozenset({PeerId("friend")})
     held = {each.peer: each for each in asking if relay.reserve(each, 0.0) is CircuitStatus.OK}
@@ -481,6 +519,10 @@ def test_free_keys_do_not_multiply_reservations(asking: list[PeerPlace]) -> None
 
 @given(st.lists(st.tuples(places, st.integers(0, 5), st.booleans()), max_size=120))
 def test_circuits_are_bounded_and_each_ends_alone(asked: list[tuple[PeerPlace, int, bool]]) -> None:
+    """Attack T-REACH-02: circuits that fill a relay, or that end each other.
+
+    Defence: limits by address, block, pair, end and in all; each ends by its own number.
+    """
     targets = [place(100 + number) for number in range(6)]
     relay = relay_with(*targets)
     open_now: list[Circuit] = []
@@ -546,7 +588,12 @@ def test_a_circuit_carries_so_many_bytes_each_way(pieces: list[tuple[int, int]])
 
 
 def test_a_half_closed_circuit_ends_in_time() -> None:
-    """In py-libp2p's relay it stayed for as long as the other end said nothing."""
+    """Attack T-REACH-02: a circuit closed at one end and kept open at the other.
+
+    Defence: it ends ten seconds later.
+
+    In py-libp2p's relay it stayed for as long as the other end said nothing.
+    """
     circuit = relay_with(place(1)).open(place(2), place(1).peer, 1.0)
     assert isinstance(circuit, Circuit)
     assert circuit.deadline == 61.0

@@ -153,6 +153,10 @@ def test_who_is_silent_alone_holds_up_nothing_while_another_answers() -> None:
 
 
 def test_who_is_silent_alone_is_left_at_the_first_silence() -> None:
+    """Attack T-PEER-06: a peer that sends wrong bytes together with a silent one.
+
+    Defence: when a single peer is asked, those that answered before come first, and a silent one is left at once.
+    """
     machine = made(20, inherited=True)
     now, asks = 0.0, only(machine.handle(Joined((A, B, C)), 0.0), Ask)
     machine.handle(answer(asks[0]), 0.1)
@@ -557,6 +561,11 @@ def test_what_somebody_has_is_offered_again_only_if_it_does_not_spread() -> None
 
 
 def test_an_offer_that_is_not_taken_goes_to_another() -> None:
+    """Attack T-PEER-07: an asker that takes a publisher's offers and passes nothing on.
+
+    Defence: what does not spread is offered to others; an offer without bytes lapses, and its asker rests for a minute
+    and longer each time.
+    """
     seeding = Seeding()
     one, _ = both(seeding)
     seeding.offer(SECOND, 0, one, STALL)

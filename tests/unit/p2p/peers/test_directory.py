@@ -34,7 +34,12 @@ def said(seed: int, tags: tuple[int, ...] = (), issued: int = NOW, lifetime: int
 
 @pytest.mark.slow
 def test_a_full_directory_answers_and_admits_without_holding_the_loop() -> None:
-    """87 ms for a question and 2 ms for each admission; and 150 MiB of tags, which nothing bounded."""
+    """Attack T-PEER-04: questions about a full directory of presences with the maximum of tags.
+
+    Defence: presences are found by an index of tags; 131,072 tags in all.
+
+    87 ms for a question and 2 ms for each admission; and 150 MiB of tags, which nothing bounded.
+    """
     directory, rng = Directory("test", ME), Random(1)
     for seed in range(1, 5000):
         tags = sorted(rng.sample(range(1 << 20), MAX_TAGS if seed % 20 == 0 else 16))

@@ -203,6 +203,10 @@ def test_a_peer_elsewhere_that_is_named_later_ends_what_was_allowed() -> None:
 
 
 def test_a_peer_is_dialled_again_where_it_was_met_and_nowhere_else() -> None:
+    """Attack T-REACH-01: a name that resolves elsewhere after the first contact.
+
+    Defence: for names from others, the address of the first connection is kept.
+    """
     allows = AddressFilter(None, []).again(["/ip4/192.168.1.7/tcp/1", "/dns4/nas.example/tcp/1", "/memory/x"], LAN)
     assert allows(parse_ip("192.168.1.7"))
     assert not allows(parse_ip("192.168.1.8"))
@@ -318,7 +322,12 @@ def test_any_text_is_an_address_in_a_block_or_none(text: str) -> None:
 
 
 def test_a_zone_makes_no_other_address() -> None:
-    """One link has many names of zones: no budget is escaped by another."""
+    """Attack T-REACH-01: one address in many forms, such as `fe80::1%a`, `fe80::1%b`, or one that no socket accepts.
+
+    Defence: an address with a zone is refused for nodes, peers and hosts; budgets use the address alone.
+
+    One link has many names of zones: no budget is escaped by another.
+    """
     assert (
         {prefix_of(f"fe80::1%{zone}") for zone in ("eth0", "1", "x" * 300)} == {prefix_of("fe80::1")} == {"fe80::/48"}
     )

@@ -59,6 +59,10 @@ async def _cancelled_in_the_handshake(client: httpx.AsyncClient, url: str, liste
 @pytest.mark.slow
 @pytest.mark.parametrize("proxied", [False, True], ids=["direct", "through-a-proxy"])
 async def test_a_handshake_that_is_left_leaves_no_socket(proxied: bool) -> None:
+    """Attack T-SOURCE-04: a server that accepts connections and never finishes a TLS handshake, to hold our sockets.
+
+    Defence: the connection is closed with the task that gave up.
+    """
     (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
     port = listener.socket.getsockname()[1]
     proxy = {"proxy": f"https://127.0.0.1:{port}"} if proxied else {}
@@ -175,6 +179,10 @@ async def test_a_huge_answer_is_left(asked_site: Site, posts: Posts) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("how", ["silent", "dripping"])
 async def test_a_slow_answer_is_left(asked_site: Site, how: str) -> None:
+    """Attack T-HEAD-06: a public witness that sends slowly, or redirects.
+
+    Defence: 30 s in all, 64 KiB, no redirects.
+    """
     gone = threading.Event()
 
     def answer(request: Any) -> bool:
@@ -301,6 +309,10 @@ async def test_a_body_that_breaks_off_is_told(site: Site, web: Web) -> None:
 
 @pytest.mark.slow
 async def test_an_answer_a_byte_at_a_time_is_left(site: Site) -> None:
+    """Attack T-SOURCE-04: a web server that answers slowly, not at all, or without end.
+
+    Defence: bodies have a minimum rate, headers a time limit, all answers a size limit.
+    """
     ended = threading.Event()
 
     def drip(request: Any) -> bool:
@@ -444,7 +456,13 @@ HOUSE = (
 
 @pytest.mark.parametrize("there", HOUSE)
 async def test_a_site_cannot_lead_into_our_own_house(site: Site, there: str) -> None:
-    """The way that the node reads sites: the port is one that answers."""
+    """Attack T-SOURCE-05: a web server that redirects into our own network.
+
+    Defence: redirects from the Internet are followed on the Internet only, over a new connection; from TLS to plain
+    HTTP none is followed.
+
+    The way that the node reads sites: the port is one that answers.
+    """
     port = int(site.url.rpartition(":")[2])
     internet = Internet()
     internet(port, site_example=[["93.184.216.34"]])
@@ -459,7 +477,13 @@ async def test_a_site_cannot_lead_into_our_own_house(site: Site, there: str) -> 
 
 @pytest.mark.parametrize("name", ["site.example", "other.example"])
 async def test_a_name_that_is_resolved_otherwise_the_second_time_leads_nowhere(site: Site, name: str) -> None:
-    """To each name belong two answers, of the Internet first; none of this machine is dialled, its own or another."""
+    """Attack T-SOURCE-05: a redirect to a name that resolves to the Internet when it is checked, and to this machine
+    when it is dialled.
+
+    Defence: resolved once, also for the same name.
+
+    To each name belong two answers, of the Internet first; none of this machine is dialled, its own or another.
+    """
     port = int(site.url.rpartition(":")[2])
     internet = Internet()
     twice = [["93.184.216.34"], ["127.0.0.1"]]

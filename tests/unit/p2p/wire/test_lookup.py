@@ -318,6 +318,10 @@ def test_of_ipv6_all_addresses_are_told_but_those_of_a_link() -> None:
 
 @pytest.mark.parametrize("source, told", [("fd00::7", True), ("fd00:0::0007", True), ("fd00::8", False), (HERE, False)])
 def test_an_ipv6_address_counts_from_itself(source: str, told: bool) -> None:
+    """Attack T-REACH-01: a link-local IPv6 address, or that of a third node, announced by multicast.
+
+    Defence: an address counts only if it is the packet's source; link-local ones are neither announced nor dialled.
+    """
     packet = encode_presence(PEER, "home", [PeerAddress("ip6", "fd00::7", 4150)])
     assert bool(decode(packet, "home", source).told) is told
     nowhere = encode_presence(PEER, "home", [PeerAddress("ip6", "fe80::7", 4150)])
