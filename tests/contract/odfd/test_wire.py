@@ -133,7 +133,7 @@ def _encodable(value: object) -> bool:
 
 
 DOCS = Path(__file__).parents[3] / "docs"
-REFERENCE = DOCS / "resources.md"
+REFERENCE = DOCS / "reference" / "resource-types.md"
 EXAMPLE = re.compile(r"```yaml\n((?:fetch|read):\n.*?)```", re.DOTALL)
 FROM_HERE = "<!-- From here on written by tests/contract/odfd/test_wire.py -->\n"
 
@@ -194,7 +194,7 @@ def test_the_reference_is_that_of_the_schemas() -> None:
 def test_the_schema_knows_every_example_of_a_source() -> None:
     """Editors check manifests by it, and ``odfctl explain`` shows it: our kinds and options are in it."""
     made = schema_of(next(kind for kind in TYPES if kind.name == "Dataset"))
-    examples = [yaml.safe_load(each) for each in EXAMPLE.findall((DOCS / "sources.md").read_text())]
+    examples = [yaml.safe_load(each) for each in EXAMPLE.findall((DOCS / "reference" / "sources.md").read_text())]
     steps = [(name, each[name]) for each in examples for name in ("fetch", "read") if name in each]
     assert {step["kind"] for _, step in steps} >= {"Sql", "Http", "FilesGlob", "Avro", "Sqlite"}
     for name, step in steps:

@@ -44,7 +44,7 @@ def test_one_name_is_taken(staged: Path) -> None:
     assert {path.name for path in (staged / "odfd_node" / PRIVATE).iterdir()} == {
         "config", "chain", "engines", "p2p", "odfd", "docs"
     }  # fmt: skip
-    assert (staged / "odfd_node" / PRIVATE / "docs" / "sources.md").is_file()
+    assert (staged / "odfd_node" / PRIVATE / "docs" / "reference" / "sources.md").is_file()
     assert not [each for each in said["project"]["dependencies"] if each.startswith(("pyspark", "pandas", "py4j"))]
     assert any(each.startswith("pyspark==") for each in said["project"]["optional-dependencies"]["engine"])
 
