@@ -167,7 +167,7 @@ def test_a_snapshot_corrects_rows_that_come_with_a_value(spark: SparkSession, da
     assert rows == [{"op": 2, "k": "a", "v": None}, {"op": 3, "k": "a", "v": 1}]
 
 
-# The manifest of docs/how-to/ingest-databases.md for changes of a table by Debezium, on envelopes as its documentation shows them.
+# The manifest of docs/how-to/ingest-databases.md, on envelopes as the documentation of Debezium shows them.
 
 
 NOW = "2020-01-02T00:00:00Z"
