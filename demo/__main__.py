@@ -41,8 +41,8 @@ ROLES: Final = {
     "A": "publishes; re-runs others' data",
     "B": "mirrors and re-runs everything",
     "C": "serves what two of three attest",
-    "D": "published a lie, and took it back",
-    "E": "re-ran nothing, swore to all",
+    "D": "published a lie, then withdrew it",
+    "E": "re-ran nothing, attested all",
 }
 
 

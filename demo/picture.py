@@ -49,10 +49,8 @@ def draw(path: Path, portraits: Sequence[Portrait], lie: tuple[str, str], footer
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" font-family="sans-serif">',
         f'<rect width="{WIDTH}" height="{height}" fill="#ffffff"/>',
-        _text(30, 40, "Who holds what, and why it may be relied on", 22, "#24292f", bold=True),
-        _text(
-            30, 66, "every line but Eve's was checked by the node it stands in, over libp2p and on Spark", 13, "#57606a"
-        ),
+        _text(30, 40, "What each node holds, and why it relies on it", 22, "#24292f", bold=True),
+        _text(30, 66, "each node but Eve's checked what it holds, over libp2p and on Spark", 13, "#57606a"),
     ]
     gap = (WIDTH - 60 - len(portraits) * _BOX) // max(len(portraits) - 1, 1)
     for number, portrait in enumerate(portraits):

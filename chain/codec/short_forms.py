@@ -1,7 +1,7 @@
 """Replaces the short forms of manifests, which the format has no field for, by attributes of columns.
 
-Works on the tree before a manifest is bound, so that each mistake has its line. Specs: docs/reading.md,
-docs/sources.md.
+Works on the tree before a manifest is bound, so that each mistake has its line. Specs: docs/reference/reading.md,
+docs/reference/sources.md.
 """
 
 from __future__ import annotations

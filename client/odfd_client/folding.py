@@ -1,4 +1,4 @@
-"""Folds a log to the rows that stand, with Arrow alone: by the rules of ``current`` of the node's ``docs/sql.md``.
+"""Folds a log to the rows that stand, with Arrow alone: by the rules of ``current`` of ``docs/reference/sql.md``.
 
 Operations: 0 appends, 1 retracts, 2 and 3 are the old and the new row of a correction. No loop over rows.
 """

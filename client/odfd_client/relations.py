@@ -37,7 +37,7 @@ class Demand:
 
 
 class Query:
-    """A statement of SQL; ``docs/sql.md`` of the node defines the dialect."""
+    """A statement of SQL; ``docs/reference/sql.md`` of the node defines the dialect."""
 
     def __init__(
         self, transport: Transport, statement: Statement, pins: Sequence[Pin] = (), demand: Demand | None = None
@@ -117,7 +117,7 @@ class Query:
         return self._ask_metadata().remarks
 
     def prove(self) -> Proof:
-        """Returns the answer with the node's signature, for others to check: see ``docs/sql.md`` of the node.
+        """Returns the answer with the node's signature, for others to check: see ``docs/reference/sql.md`` of the node.
 
         Raises Refused if another run could give other rows: the error says what to write instead.
         """

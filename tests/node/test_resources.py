@@ -40,7 +40,7 @@ from worlds.manifests import ROOT
 from worlds.node_world import Node, World
 
 EXAMPLES = [each.example for each in TYPES.acting if each.name not in ("Network", "Peer")]
-"""The network of these nodes is a dictionary; docs/resources.md applies the others to a daemon."""
+"""The network of these nodes is a dictionary; docs/how-to and tests/cli/long apply the others to a daemon."""
 
 
 async def test_the_examples_of_the_reference_are_applied_and_then_unchanged(world: World) -> None:

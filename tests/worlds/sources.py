@@ -41,8 +41,8 @@ def asked_here(answer: Callable[[Any], Any]) -> Callable[..., Awaitable[Any]]:
 
 
 def examples(kind: str) -> list[str]:
-    """The manifests of docs/sources.md whose fetch step is of ``kind``, as they are written there."""
-    page = (Path(__file__).parents[2] / "docs" / "sources.md").read_text()
+    """The manifests of docs/reference/sources.md whose fetch step is of ``kind``, as they are written there."""
+    page = (Path(__file__).parents[2] / "docs" / "reference" / "sources.md").read_text()
     return [each for each in re.findall(r"```yaml\n(fetch:\n.*?)```", page, re.DOTALL) if f"kind: {kind}\n" in each]
 
 

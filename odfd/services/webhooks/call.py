@@ -19,7 +19,7 @@ from p2p.web.client import machine_authorities, new_client
 
 CALL_SECONDS: Final = 10.0
 _RULE: Final = "webhook-unreachable"
-_HINT: Final = "it is tried again by itself; odfctl docs resources says what a receiver has to do"
+_HINT: Final = "it is tried again by itself; odfctl docs webhooks says what a receiver does"
 _TAKEN: Final = (httpx.ReadError, httpx.ReadTimeout, httpx.WriteError, httpx.WriteTimeout, httpx.RemoteProtocolError)
 """What fails at a server that took the connection."""
 

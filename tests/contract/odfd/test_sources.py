@@ -269,7 +269,7 @@ def test_without_the_library_logs_that_are_not_decoded_are_taken(
 
 
 class Page(NamedTuple):
-    """Examples of docs/sources.md: how they are known, how many there are, and what stands beside their fetch step."""
+    """Examples of docs/reference/sources.md: how they are known, how many there are, and the options of each."""
 
     kinds: tuple[str, ...]
     word: str

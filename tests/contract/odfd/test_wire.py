@@ -151,7 +151,7 @@ def test_r03_the_schemas_that_are_checked_in_are_those_that_are_served() -> None
 def test_the_schema_knows_every_example_of_a_source() -> None:
     """Editors check manifests by it, and ``odfctl explain`` shows it: our kinds and options are in it."""
     made = schema_of(next(kind for kind in TYPES if kind.name == "Dataset"))
-    examples = [yaml.safe_load(each) for each in EXAMPLE.findall((DOCS / "sources.md").read_text())]
+    examples = [yaml.safe_load(each) for each in EXAMPLE.findall((DOCS / "reference" / "sources.md").read_text())]
     steps = [(name, each[name]) for each in examples for name in ("fetch", "read") if name in each]
     assert {step["kind"] for _, step in steps} >= {"Sql", "Http", "FilesGlob", "Avro", "Sqlite"}
     for name, step in steps:

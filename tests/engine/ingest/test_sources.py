@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 import pytest
+import yaml
 from pyspark.sql import SparkSession
 
 from chain.codec.manifest import parse_manifests
@@ -166,20 +167,23 @@ def test_a_snapshot_corrects_rows_that_come_with_a_value(spark: SparkSession, da
     assert rows == [{"op": 2, "k": "a", "v": None}, {"op": 3, "k": "a", "v": 1}]
 
 
-# The manifest of docs/sources.md for changes of a table by Debezium, on envelopes as its documentation shows them.
+# The manifest of docs/how-to/ingest-databases.md, on envelopes as the documentation of Debezium shows them.
 
 
 NOW = "2020-01-02T00:00:00Z"
 
 
-PAGE = Path(__file__).parents[3] / "docs" / "sources.md"
+PAGE = Path(__file__).parents[3] / "docs" / "how-to" / "ingest-databases.md"
 
 
 def source() -> SetPollingSource:
-    _, _, rest = PAGE.read_text().partition("## Changes of a database by Debezium")
+    _, _, rest = PAGE.read_text().partition("## Follow changes by Debezium")
     found = re.search(r"```yaml\n(.*?)```", rest, re.DOTALL)
     assert found is not None
-    (manifest,) = parse_manifests(found[1], "sources.md")
+    written = yaml.safe_load(found[1])
+    content = written["headers"] | written["spec"]
+    text = json.dumps({"kind": "DatasetSnapshot", "version": 1, "content": content})
+    (manifest,) = parse_manifests(text, "ingest-databases.md")
     snapshot = manifest.content
     assert isinstance(snapshot, DatasetSnapshot)
     (event,) = snapshot.metadata

@@ -22,7 +22,7 @@ from worlds.depth import stride
 pytestmark = pytest.mark.engine
 QUERIES = nexmark.queries()
 EVENTS = nexmark.events()
-DOCUMENT = Path(__file__).parents[3] / "docs" / "nexmark.md"
+DOCUMENT = Path(__file__).parents[3] / "docs" / "reference" / "nexmark.md"
 
 
 @pytest.fixture

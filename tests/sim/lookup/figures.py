@@ -1,4 +1,4 @@
-"""Prints rows of docs/scale.md: ``PYTHONPATH=tests python -m sim.lookup.figures [NODES] [SEED ...]``.
+"""Prints figures of the lookup: ``PYTHONPATH=tests python -m sim.lookup.figures [NODES] [SEED ...]``.
 
 10,000 nodes take minutes. Three ways to find the holder of a dataset are compared on the same seeds: the lookup, stock
 Kademlia, and gossip of all presences. Nodes that are neither asked to seek nor to publish only answer, and all begin

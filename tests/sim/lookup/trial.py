@@ -232,7 +232,7 @@ class Trial(World):
         outcome.memory = self._any_honest("memory", 60.0).memory()
 
 
-# Rows of docs/scale.md, which ``figures`` prints
+# Rows that ``figures`` prints
 
 HEAD = "| nodes | way | found | p50 s | p99 s | reached, p99 s | asked | KiB/s idle | KiB a node |"
 

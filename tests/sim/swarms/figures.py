@@ -1,4 +1,4 @@
-"""Prints the table of ``docs/scale.md#swarms``: ``PYTHONPATH=tests python -m sim.swarms.figures [SEED]``."""
+"""Prints how a dataset spreads among mirrors: ``PYTHONPATH=tests python -m sim.swarms.figures [SEED]``."""
 
 from __future__ import annotations
 

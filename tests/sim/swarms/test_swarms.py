@@ -1,6 +1,6 @@
 """A publisher on a slow line gives a dataset about once, whoever lies, comes and goes; all honest mirrors get it soon.
 
-``figures.py`` prints the table of ``docs/scale.md``. ``sim.kernel`` says how many small worlds are run; of large ones
+``figures.py`` prints figures of swarms. ``sim.kernel`` says how many small worlds are run; of large ones
 there are two, which take a second each, and ten with ``ODF_SOAK``.
 """
 

@@ -180,9 +180,9 @@ def test_other_kinds_stand_behind_steps_of_the_format() -> None:
     assert read_step("kind: Csv\nheader: true") == ReadCsv(header=True)
 
 
-# Every manifest of docs/sources.md reads what it is an example of.
+# Every manifest of docs/reference/sources.md reads what it is an example of.
 
-PAGE = (Path(__file__).parents[4] / "docs" / "sources.md").read_text()
+PAGE = (Path(__file__).parents[4] / "docs" / "reference" / "sources.md").read_text()
 EXAMPLES = re.findall(r"^## ([^\n]+)\n(?:(?!^## ).)*?```yaml\nread:\n(.*?)```", PAGE, re.DOTALL | re.MULTILINE)
 
 

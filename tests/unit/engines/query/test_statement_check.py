@@ -20,7 +20,7 @@ from odfd.services.maintenance.status import _sql_probe
 
 # What a query may say, judged by DuckDB's own parse tree.
 
-DOCUMENT = Path(__file__).parents[4] / "docs" / "sql.md"
+DOCUMENT = Path(__file__).parents[4] / "docs" / "reference" / "sql.md"
 
 
 def judged(sql: str) -> list[TableRef]:

@@ -494,7 +494,7 @@ def test_whatever_is_written_folds_without_regard_to_case_and_form(name: str) ->
     assert all(each.isalnum() for each in folded)
 
 
-# The table of docs/scale.md is computed from the constants of the protocol: a change of one is a change of it.
+# The table of docs/explanation/scale.md is computed from the constants of the protocol.
 
 
 NODES, DATASETS, VALIDATORS = 10_000, 100_000, 2
@@ -505,7 +505,7 @@ LINKS = 16
 DAY = 86_400
 LOOKUP = 600.0
 """Bytes a second of the lookup at most, measured by ``tests/sim/lookup/figures.py``; more is a change here."""
-TOLD = Path(__file__).parents[4] / "docs" / "scale.md"
+TOLD = Path(__file__).parents[4] / "docs" / "explanation" / "scale.md"
 
 
 class Flow(NamedTuple):
@@ -624,4 +624,4 @@ def test_a_large_network_costs_a_node_less_than_two_kibibytes_a_second() -> None
 def test_the_document_says_what_the_constants_say() -> None:
     lines = TOLD.read_text().splitlines()
     for row in [*table(), *caps()]:
-        assert row in lines, "\n".join(["docs/scale.md should say:", *table(), *caps()])
+        assert row in lines, "\n".join(["docs/explanation/scale.md should say:", *table(), *caps()])

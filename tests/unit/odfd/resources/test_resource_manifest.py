@@ -362,7 +362,7 @@ def test_r03_no_schema_of_ours_is_under_a_uri_of_the_format() -> None:
 
 
 def steps() -> list[dict[str, Any]]:
-    found = [yaml.safe_load(each) for each in STEP.findall((ROOT / "docs" / "sources.md").read_text())]
+    found = [yaml.safe_load(each) for each in STEP.findall((ROOT / "docs" / "reference" / "sources.md").read_text())]
     assert len(found) > 10
     return found
 
