@@ -237,7 +237,7 @@ DOCUMENTS = (
     "README.md",
     "THREATS.md",
     "docs/glossary.md",
-    *(f"docs/spec/{name}.md" for name in ("trust", "engine-semantics", "replication", "resources")),
+    *(f"docs/spec/{name}.md" for name in sorted(path.stem for path in SPECS.glob("*.md"))),
     *(path.relative_to(TREE).as_posix() for path in sorted((TREE / "docs" / "dev").glob("*.md"))),
 )
 NAMED_ROOTS = "config|chain|engines|p2p|odfd|demo|bench|docs|tests|requirements|systemd|bin|examples|client"
