@@ -26,7 +26,7 @@ SECTIONS: Final = (
     ("Decisions", "docs/adr"),
 )
 """Titles of the navigation with their folders; an empty one is the top of the tree."""
-FIRST: Final = ("README.md", "docs/index.md")
+FIRST: Final = ("README.md", "docs/README.md")
 """Pages before all sections, where they exist."""
 LINK: Final = re.compile(r"!?\[[^]]*\]\(([^)\s#:]+)(?:#[\w-]+)?\)")
 """Links of a page to files of the tree."""
