@@ -44,7 +44,7 @@ def about(of: dataclasses.Field[Any]) -> About | None:
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    name: str = setting("", "what people call this node in tables, logs and on cards; never an identity")
+    name: str = setting("", "display name of the node in tables, logs and on cards; never an identity")
     contact: str = setting("", "where its operator can be reached; one line, on the node's card")
     about: str = setting("", "what its operator says about it; one line, on the node's card")
     state_dir: str = setting(
@@ -144,7 +144,7 @@ class P2p:
 class Http:
     listen: tuple[str, ...] = setting(
         (),
-        "addresses that serve published datasets over HTTP to anybody, like 127.0.0.1:8080 or [::]:8080; empty: none",
+        "addresses that serve published datasets over HTTP to any client, like 127.0.0.1:8080 or [::]:8080; empty: none",
     )
     query: bool = setting(
         False,
@@ -428,7 +428,7 @@ class Publish:
     own_key: bool = setting(
         False, "sign verdicts and observations by keys/validator.key, not by the node's key; from the next start on"
     )
-    observe: bool = setting(False, "fetch the declared web sources of others' root datasets, and sign what they gave")
+    observe: bool = setting(False, "fetch the declared web sources of other nodes' source datasets, and sign the results")
     cosign: bool | None = setting(None, "sign heads of mirrors as a witness; not said: by profile", example=True)
     witness: tuple[str, ...] = setting(
         (), "did:odf:… of further datasets whose heads to sign as a witness, mirrored here or not"

@@ -139,7 +139,7 @@ def _shards(statements: Sequence[bytes], shown: str) -> tuple[SignedShard, ...]:
                           hint="its publisher pushes it again; a shard is read by its id")  # fmt: skip
         size, upper = said["size"], said.get("upper", 0)
         if type(size) is not int or type(upper) is not int or not 0 < size <= SEALED or not 0 <= upper <= SEALED:
-            raise ValueError("a head without a size or an upper")
+            raise ValueError("a head without a size or a frontier (upper)")
         found.append(SignedShard(dataset, head, size, upper))
     return tuple(found)
 

@@ -73,14 +73,14 @@ GROUPS: Final = (
                 "rows that differ between two cuts or datasets; changes that an apply would make",
                 _HERE + "diff",
             ),
-            CommandEntry("schema", "columns of a dataset and their types; add more to a root", _HERE + "schema"),
+            CommandEntry("schema", "columns of a dataset and their types; add more to a source dataset", _HERE + "schema"),
             CommandEntry("lineage", "where a dataset or a record came from, back to the source", _HERE + "lineage"),
             CommandEntry("ingest", "push files or standard input into a dataset", _HERE + "ingest_pull"),
-            CommandEntry("watermark", "move the watermark of a root dataset", _HERE + "ingest_pull"),
+            CommandEntry("watermark", "move the watermark of a source dataset", _HERE + "ingest_pull"),
             CommandEntry("advance", "promise that the times up to now are complete", _HERE + "ingest_pull"),
             CommandEntry("hold", "keep the history of a dataset as it is for a reader", _HERE + "hold"),
             CommandEntry("source", "push to the endpoint of a Source, show what waits", _HERE + "source"),
-            CommandEntry("raw", "keep the bytes of a source; compute blocks again from them", _HERE + "source"),
+            CommandEntry("raw", "capture the bytes of a source, and replay blocks from them", _HERE + "source"),
             CommandEntry("gap", "what a source deleted before it was ingested; continue without it", _HERE + "source"),
             CommandEntry("rendition", "decode a history again, and hand readers over to it", _HERE + "rendition"),
             CommandEntry("correct", "correct or retract a row of a ledger", _HERE + "correct"),
@@ -118,7 +118,7 @@ GROUPS: Final = (
             CommandEntry(
                 "engine", "prove that another engine gives the same results, and move to it", _HERE + "verify"
             ),
-            CommandEntry("trust", "how far a dataset may be relied on, and who says so", _HERE + "trust"),
+            CommandEntry("trust", "the trust level and reach of a dataset, and the statements behind it", _HERE + "trust"),
         ),
     ),
     CommandGroup(

@@ -115,10 +115,10 @@ def _reach(view: wire.TrustView) -> str:
     if not blocks:
         return "None of it is here yet."
     if use <= 0:
-        return f"You may rely on none of it yet.  {why}".rstrip()
+        return f"Reach for use: none yet.  {why}".rstrip()
     if use >= blocks:
-        return f"You may rely on all of it, blocks 0-{blocks - 1}."
-    return f"You may rely on blocks 0-{use - 1}.  {why}".rstrip()
+        return f"Reach for use: all blocks, 0-{blocks - 1}."
+    return f"Reach for use: blocks 0-{use - 1}.  {why}".rstrip()
 
 
 def witness_lines(witness: wire.WitnessView, now: Instant) -> Iterator[str]:

@@ -24,7 +24,7 @@ from odfd import output
 
 RULE: Final = "settings-file"
 _QUESTIONS: Final = (
-    ("node.name", "what people are to call this node"),
+    ("node.name", "display name of the node"),
     ("policy.profile", "what it is for: laptop, mirror, validator or archive"),
     ("node.state-dir", "where it keeps chains, data and keys"),
 )

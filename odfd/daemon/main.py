@@ -96,8 +96,8 @@ def _init_command(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--config", metavar="FILE", type=Path, help="the file to write (ODFD_CONFIG, ~/.config/odfd/odfd.toml)"
     )
-    parser.add_argument("--name", help="what people are to call the node (the machine's name)")
-    parser.add_argument("--profile", help="laptop, mirror, validator or archive: what is relied on")
+    parser.add_argument("--name", help="display name of the node (the machine's name)")
+    parser.add_argument("--profile", help="policy profile: laptop, mirror, validator or archive")
     parser.add_argument("--state", metavar="DIR", help="where the node keeps all it has")
     parser.add_argument(
         "--set", metavar="KEY=VALUE", action="append", default=[], help="any other setting; may be repeated"

@@ -96,7 +96,7 @@ def plan_alteration(state: ChainState, wanted: Alteration) -> Altered:
         raise Refused(
             "the dataset is a portal: its columns are those that its rule was made for",
             rule="portal-rule",
-            hint="declare another root and a Portal for it",
+            hint="declare another source dataset and a Portal for it",
         )
     return _add(state, declared, wanted) if wanted.action == "add" else _derive(state, declared, wanted)
 
@@ -111,7 +111,7 @@ def _derive(state: ChainState, declared: DataSchema, wanted: Alteration) -> Alte
         raise Refused(
             f"{_STAYS[wanted.action]}, as ODF has it, so that every reader can read old rows",
             rule="schema-compatible",
-            hint="--as NAME derives a dataset in which it is so; the root stays as it is",
+            hint="--as NAME derives a dataset in which it is so; the source dataset stays as it is",
         )
     derived = DatasetSnapshot(name=wanted.derived, kind=DatasetKind.DERIVATIVE, metadata=(made,))
     return Altered(schema=schema, derived=derived)
@@ -126,7 +126,7 @@ _STAYS: Final = {
 
 def _add(state: ChainState, declared: DataSchema, wanted: Alteration) -> Altered:
     if wanted.derived is not None:
-        raise Invalid("columns are added to the root itself", rule="schema-as", hint="leave out --as")
+        raise Invalid("columns are added to the source dataset itself", rule="schema-as", hint="leave out --as")
     new = parse_ddl(wanted.columns).fields
     _check_new(new, declared)
     texts = tuple(_texts(wanted.columns, new))

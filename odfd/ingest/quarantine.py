@@ -59,7 +59,7 @@ def way_on(request: IngestBatchRequest, rule: str | None) -> str:
     can = bool(read.schema is not None or read.ddl_schema) and read_options(read.schema).format is None
     if rule not in _OF_RECORDS or request.quarantine is not None or not can or traits(request.merge).whole_state:
         return ""
-    return "onError: quarantine of the read step sets such records aside"
+    return "onError: quarantine of the read step writes such records to the quarantine dataset"
 
 
 def set_aside(

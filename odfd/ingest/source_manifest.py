@@ -290,7 +290,7 @@ def _texts(value: Any, path: str) -> list[tuple[str, str]]:
 
 SOURCE_TYPE: Final = ResourceType(
     names=registry.SOURCE,
-    about="A source of records of root datasets, stored apart from their chains, for flows and odfctl pull.",
+    about="A source of records of source datasets, stored apart from their chains, for flows and odfctl pull.",
     spec=SourceSpec,
     prepare=prepare,
     own_kinds=frozenset({"EthereumLogs"}),

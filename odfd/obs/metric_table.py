@@ -118,7 +118,7 @@ METRICS: Final = (
     Metric("odfd_cache_capacity", _G, "The most entries of a cache; absent for a cache that grows with datasets.",
            {"cache": ("statements-judged", "unheld-statements", "peers-known")}),
     # Datasets
-    Metric("odfd_datasets", _G, "Datasets held, by standing.", {"standing": STANDINGS}),
+    Metric("odfd_datasets", _G, "Datasets held, by state.", {"standing": STANDINGS}),
     Metric("odfd_datasets_published", _G, "Datasets that others may see and take."),
     Metric("odfd_datasets_withdrawn", _G, "Copies of datasets that their publishers withdrew."),
     Metric("odfd_datasets_blocked", _G, "Own datasets that pin an engine which is not here, so nothing is appended."),

@@ -117,7 +117,7 @@ spec:
 
 TRUST_POLICY_TYPE: Final = ResourceType(
     names=registry.TRUST_POLICY,
-    about="The facts that must hold before data of some datasets is relied on here.",
+    about="The facts that must hold before data of some datasets is used or served here.",
     spec=TrustPolicySpec,
     is_silent=True,
     check=check_trust_policy,

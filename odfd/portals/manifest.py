@@ -59,7 +59,7 @@ def check_portal(draft: Draft) -> None:
     keys = [draft.attempt(f"spec.{name}", _key, getattr(spec, name)) for name in ("input", "dataset")]
     if keys[0] is not None and keys[0] == keys[1]:
         text = "a portal gives rows to another dataset than it takes them from"
-        draft.note("spec.dataset", text, RULE, "declare a root for them: kind: Root, without a source")
+        draft.note("spec.dataset", text, RULE, "declare a source dataset for them: kind: Root, without a source")
     if spec.k_anonymity is None and not spec.suppress:
         draft.note("spec", "a portal without a rule protects no individual", RULE, "say kAnonymity, suppress or both")
     if len(spec.suppress or ()) > MAX_SUPPRESSED:

@@ -373,7 +373,7 @@ class Compared(msgspec.Struct, frozen=True, kw_only=True):
         rest += [f"another one for {self.other} (another order of lines, or other rows)"] if self.other else []
         rest += [f"not known for {self.unknown}"] if self.unknown else []
         same = f"{plural(self.blocks, 'block')} of ODF 0.18 and {plural(self.rows, 'row')} say the same"
-        root = "; it was derived, and is a root now" if self.derived else ""
+        root = "; it was derived, and is a source dataset now" if self.derived else ""
         return f"{same}; the former digest of rows is {', '.join(rest)}{root}"
 
 

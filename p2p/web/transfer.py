@@ -167,7 +167,7 @@ def leads_to(url: str, named_by: str) -> bool:
     except httpx.InvalidURL as error:
         raise Invalid(f"a server names a place that is none: {str(error)[:100]}", rule="web-place") from error
     if not there.host or there.userinfo or not keeps_scheme(here, there):
-        text = f"{here.host} leads to {url[:200]!r}, which is no place of the web, or gives up TLS"
+        text = f"{here.host} leads to {url[:200]!r}, which is no https URL, or leaves TLS"
         raise Refused(text, rule="web-redirect", hint="tell its operator")
     return (there.scheme, there.host, there.port) != (here.scheme, here.host, here.port)
 

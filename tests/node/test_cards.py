@@ -86,7 +86,7 @@ async def test_what_is_published_is_found_read_mirrored_and_taken_back(world: Wo
             1,
             0,
         ]
-        with pytest.raises(Invalid, match="no standing is called 'good'") as told:
+        with pytest.raises(Invalid, match="no trust level is called 'good'") as told:
             await search(bob, standing=("good",))
         assert "reproduced" in told.value.hint
         assert (await bob.api.search.card(found.id)).id == found.id

@@ -225,7 +225,7 @@ async def test_what_cannot_be_a_portal_is_refused(world: World) -> None:
         await alice.apply(ROOT, ROOT.replace("name: cities", "name: census"), COUNTS)
         await alice.pull("cities")
         (item,) = await alice.pull("census")
-        assert "census is no root without a source" in item.message
+        assert "census is not a source dataset (kind: Root) without a source" in item.message
         good = COUNTS.replace("Dataset:census", "Dataset:other")
         # Never with the good rule first: the portal follows its input by itself, and would begin by that.
         await alice.apply(PUBLISHED.replace("census", "other"), good.replace("[event_time, city]", "[nowhere]"))

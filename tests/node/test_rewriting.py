@@ -190,7 +190,7 @@ async def test_metadata_alone_of_root_and_derivative(world: World) -> None:
     async with world.running("alice") as alice:
         await published(world, alice, DERIVED)
         rows = await records(alice, "towns")
-        with pytest.raises(Invalid, match="is a derivative") as caught:
+        with pytest.raises(Invalid, match="is a derived dataset") as caught:
             await rewrite(alice, "towns", "compact")
         assert "--keep-metadata-only" in caught.value.hint
         done = await rewrite(alice, "towns", "keep-metadata")

@@ -368,7 +368,7 @@ class _Handover:
     def _load(self, mode: str | None) -> State:
         request = self._request
         if not request.prev_checkpoint_path:
-            raise Invalid("a handover needs the checkpoint of the query so far", rule="checkpoint")
+            raise Invalid("a query takeover needs the checkpoint of the old query", rule="checkpoint")
         return load(request.prev_checkpoint_path, identity_of(request.old_transform), mode)
 
     def _analysed_old(self) -> tuple[Classification, pa.Schema]:

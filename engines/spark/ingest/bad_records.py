@@ -465,6 +465,6 @@ def too_many(what: str, first: str, place: str) -> Invalid:
     return Invalid(
         f"{what} cannot be read, which is more than may be set aside; the first: {first}",
         rule=LIMIT,
-        hint="mend the file or the schema; onError: {quarantine: {maxRows: N, maxPercent: N}} says what may be",
+        hint="repair the file or the schema; onError: {quarantine: {maxRows: N, maxPercent: N}} limits the quarantine dataset",
         place=place,
     )

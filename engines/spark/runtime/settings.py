@@ -43,7 +43,7 @@ MEANING: Final[tuple[tuple[str, str, str], ...]] = (
     ("spark.sql.parquet.int96RebaseModeInRead", "CORRECTED", "old dates are read as written"),
     ("spark.sql.parquet.datetimeRebaseModeInRead", "CORRECTED", "old dates are read as written"),
     ("spark.sql.parquet.inferTimestampNTZ.enabled", "true", "local timestamps stay local"),
-    ("spark.sql.parquet.filterPushdown", "false", "statistics are a stranger's word, and no part of the logical hash"),
+    ("spark.sql.parquet.filterPushdown", "false", "statistics are unverified claims of the writer, and no part of the logical hash"),
     ("spark.sql.parquet.mergeSchema", "false", "views state their schema"),
     ("spark.sql.cbo.enabled", "false", "plans do not depend on statistics"),
 )

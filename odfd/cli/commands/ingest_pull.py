@@ -44,7 +44,7 @@ commands = Commands()
     argument("--again", action="store_true", help="ingest it although it was pushed before"),
     argument("--preview", action="store_true", help="print what would be read from one file, and push nothing"),
     description=(
-        "Push files, or standard input (-), into a root dataset. With a snapshot source each file is one "
+        "Push files, or standard input (-), into a source dataset. With a snapshot source each file is one "
         "snapshot, in the given order; other sources take all files in one transaction. Pushing the same "
         "files again gives the first answer again and appends nothing."
     ),
@@ -202,7 +202,7 @@ def _tell_conflicts(session: Session, item: Mapping[str, Any]) -> None:
     REF,
     argument("time", metavar="TIME", help="like 2024-05-01T12:30:00Z"),
     argument("--ahead", action="store_true", help="allow a time more than a day ahead of the clock"),
-    description="Move the watermark of a root dataset by hand, for example when its source has no new rows: windows "
+    description="Move the watermark of a source dataset by hand, for example when its source has no new rows: windows "
     "over it close up to that time, and later rows with an earlier time are late. A watermark never moves "
     "back.",
     example="nyc.flights 2013-12-31T00:00:00Z",

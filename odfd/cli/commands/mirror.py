@@ -14,7 +14,7 @@ from odfd.resources import registry
 commands = Commands()
 mirror = commands.group(
     "mirror",
-    description="A mirror is a standing request to hold someone's dataset; what comes is verified as it arrives.",
+    description="A mirror is a lasting request to hold another node's dataset; each block is verified as it arrives.",
     example="add did:odf:fed01… --as flights --serve 'data & attested:1'",
 )
 

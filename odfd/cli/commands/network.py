@@ -139,7 +139,7 @@ def _lines(invitation: wire.InvitationView) -> list[str]:
         ("until", invitation.expires_at),
         *([("good for", formatting.plural(invitation.uses, "node"))] if invitation.uses else []),
         *(("first peer", each) for each in invitation.bootstrap),
-        ("policy of", invitation.policy_key or "nobody: this node's own holds"),
+        ("policy of", invitation.policy_key or "no network key: the node's own policy holds"),
         *(("  it asks", rule) for rule in invitation.rules),
     ]
     if invitation.policy_key:

@@ -61,7 +61,7 @@ def _reset(session: Session, args: argparse.Namespace) -> int:
     argument("--max-slice-rows", type=how_many, metavar="N", help="maximum records of a merged slice (10000)"),
     argument("--keep-metadata-only", action="store_true", help="drop all records, keep all other blocks"),
     *_CARE,
-    description="Merge consecutive slices of a root dataset into larger ones; every record stays as it is. With "
+    description="Merge consecutive slices of a source dataset into larger ones; every record stays as it is. With "
     "--keep-metadata-only all records are dropped; the next pull computes a derived dataset again." + _EPOCH,
     example="nyc.flights --max-slice-rows 1000000",
 )

@@ -26,7 +26,7 @@ _FORM: Final = "odfctl schema alter NAME add 'city STRING' | widen 'n BIGINT' | 
     argument("words", nargs="*", metavar="…", help=argparse.SUPPRESS),
     description="Print the columns of a dataset and their types. With -o yaml, also its DataSchema manifest.\n\n"
     f"{_FORM}\n\n"
-    "Alters the columns of a root: odfctl schema alter -h",
+    "Alters the columns of a source dataset: odfctl schema alter -h",
     example="nyc.flights",
 )
 def _schema(session: Session, args: argparse.Namespace) -> int:
@@ -47,7 +47,7 @@ def _schema(session: Session, args: argparse.Namespace) -> int:
     argument("--computed", action="store_true", help="of add: the query computes the columns, files do not have them"),
     argument("-y", "--yes", action="store_true", help="do it; without it the plan is shown and nothing changes"),
     description=f"{_FORM}\n\n"
-    "Alters the columns of a root. Optional columns are added to it, and to the read step of its sources.\n"
+    "Alters the columns of a source dataset. Optional columns are added to it, and to the read step of its sources.\n"
     "What a chain cannot say (another name, a wider type, a column less) is so in what is derived: --as NAME.",
     example="nyc.flights add 'gate STRING' 'taxi_minutes INT' --yes\n"
     "nyc.flights rename dest destination --as nyc.flights.v2 --yes",

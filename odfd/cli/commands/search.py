@@ -38,7 +38,7 @@ _AGAIN: Final = 0.25
         action="append",
         default=[],
         metavar="WORD",
-        help="with this standing here: announced, chain, data, observed, attested, reproduced, accused, refuted, "
+        help="with this trust level here: announced, chain, data, observed, attested, reproduced, accused, refuted, "
         "forked or damaged; several times: with one of these",
     ),
     argument("--wait", metavar="SPAN", help="repeat the search for this long until something is found: 30s, 1m"),

@@ -210,8 +210,8 @@ def _bind(session: Session, args: argparse.Namespace) -> None:
     "attest",
     REF,
     argument("chain", metavar="CHAIN", help="the dataset of its captures, which is to be here with all data"),
-    help="decode the bytes of another node's root again, and sign what was found",
-    description="Decode the captures of another node's root again, as its declaration says, compare them with its "
+    help="decode the captures of another node's source dataset again, and sign what was found",
+    description="Decode the captures of another node's source dataset again, as its declaration says, compare them with its "
     "blocks, and sign the result for each: decoded or decodes-otherwise. Commands and images of the declaration "
     "do not run. Ends with 1 if a transaction differs.",
     example="their.flights their.flights.raw",

@@ -77,7 +77,7 @@ def doubt_of(view: wire.DatasetView) -> str:
         return ""
     relied = 0 if view.rely_on is None else view.rely_on.blocks
     return (
-        f"its bytes are as published, but {_DOUBTED[view.state]}: this node relies on {relied} of"
+        f"its bytes are as published, but {_DOUBTED[view.state]}: this node uses {relied} of"
         f" {formatting.plural(view.blocks, 'block')}; odfctl trust show {view.name} says why"
     )
 

@@ -109,7 +109,7 @@ def _proof_text(view: dict[str, Any]) -> str:
     who = ", ".join(formatting.identity(key) for key in view["accused"])
     where = formatting.identity(view["dataset"])
     if view["sequenceNumber"] is None:
-        return f"confirmed   {view['kind']} on {where}\n  {who} signed two statements that exclude each other."
+        return f"confirmed   {view['kind']} on {where}\n  {who} signed two statements that contradict each other."
     return f"confirmed   {view['kind']} of {where} at #{view['sequenceNumber']}\n  {who} signed two histories."
 
 

@@ -23,8 +23,8 @@ class UnheldPin(Value, frozen=True, kw_only=True):
     def text(self) -> str:
         blocks = f"#{self.first}" if self.first == self.last else f"#{self.first}-#{self.last}"
         if self.digest is None:
-            return f"{blocks} pinned to no engine: nobody can be held to what they say"
-        return f"{blocks} pinned to {_short(self.digest)}: nobody here has this engine"
+            return f"{blocks} pinned to no engine: no verdict is possible"
+        return f"{blocks} pinned to {_short(self.digest)}: this engine is not available"
 
 
 def _short(digest: str) -> str:

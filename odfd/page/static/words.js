@@ -13,8 +13,8 @@ export function reliance(dataset) {
 /** What nobody here can be held to in blocks that pin an engine which is not here; as odfctl says it. */
 export function unheld({ first, last, digest }) {
   const blocks = first === last ? `#${first}` : `#${first}-#${last}`;
-  if (!digest) return `${blocks} pinned to no engine: nobody can be held to what they say`;
-  return `${blocks} pinned to ${shown(digest, 19)}: nobody here has this engine`;
+  if (!digest) return `${blocks} pinned to no engine: no verdict is possible`;
+  return `${blocks} pinned to ${shown(digest, 19)}: this engine is not available`;
 }
 
 const FACTS = {

@@ -199,7 +199,7 @@ class FlowService:
         entries = self._worker.scheduler.of_flow(resource.id)
         told = await trio.to_thread.run_sync(partial(self._states, {resource.id: entries}, tells_idle=True))
         if resource.id not in told:
-            raise NotFound(f"nothing of {resource.name} is in force", rule="flow-name", hint="odfctl logs tells why")
+            raise NotFound(f"nothing of {resource.name} is in force", rule="flow-name", hint="odfctl logs shows why")
         return told[resource.id]
 
     async def end_deleted(self, resource: Resource) -> None:
@@ -288,7 +288,7 @@ class FlowService:
             raise Refused(
                 f"{self._home.name_of(derived)} is no derived dataset, and has no inputs",
                 rule="flow-trigger",
-                hint="RFC-019, FlowTrigger: InputsUpdated is of a derivative dataset; write kind: Event with a target",
+                hint="RFC-019, FlowTrigger: InputsUpdated is of a derived dataset; write kind: Event with a target",
             )
 
     def _check_pulled(self, plan: FlowPlan) -> None:

@@ -63,7 +63,7 @@ class TrustProbes:
         own = list(self._list_published())
         online = [name for dataset, name in own if self._is_online(dataset)]
         if not online:
-            text = "no published dataset of this node's own has its root's key here"
+            text = "no published dataset of this node's own has its dataset key here"
             return wire.Probe(name="roots", result="ok", message=text)
         return wire.Probe(
             name="roots",

@@ -49,7 +49,7 @@ class MirrorWait:
         name = mirror.spec.name
         tried, advice = self._describe_tries()
         return Remote(
-            f"nobody gave {name} ({mirror.spec.id.short}): {tried}",
+            f"no peer served {name} ({mirror.spec.id.short}): {tried}",
             rule="mirror-waits",
             hint=f"{advice}; the mirror stays and continues by itself: odfctl mirror remove {name} ends it",
         )

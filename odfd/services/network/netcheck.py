@@ -61,7 +61,7 @@ def _ipv6(facts: NetFacts) -> wire.Probe:
 def _probe_seen(facts: NetFacts) -> wire.Probe:
     if not facts.seen:
         return _warning(
-            "observed", "no peer has said where it sees this node", "odfctl peer list: is anybody connected?"
+            "observed", "no peer has said where it sees this node", "check that a peer is connected: odfctl peer list"
         )
     hosts = {parse_address(each).host for each in facts.seen}
     behind = not ({host for host in hosts if ":" not in host} or hosts) & set(facts.interfaces)

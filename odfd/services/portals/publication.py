@@ -181,18 +181,18 @@ def check_portal_chain(name: str, state: ChainState, rule: PortalRule) -> None:
     """Raises Refused for a dataset that cannot be the portal of this rule."""
     if state.kind is not DatasetKind.ROOT or state.polling_source is not None or state.active_push_sources:
         hint = "declare another for it: kind: Root, without SetPollingSource and AddPushSource"
-        raise Refused(f"{name} is no root without a source", rule="portal-dataset", hint=hint)
+        raise Refused(f"{name} is not a source dataset (kind: Root) without a source", rule="portal-dataset", hint=hint)
     declared = schema_in_force(state)
     if declared is None:
         return
     held = portal_rule(declared)
     if held is None:
-        hint = "declare a new root for the portal"
+        hint = "declare a new source dataset for the portal"
         raise Refused(f"{name} has rows that no portal gave", rule="portal-dataset", hint=hint)
     if held != rule:
         said = "takes from another dataset" if held.input != rule.input else "has another rule"
         text = f"{name} was begun as a portal that {said}: rows that are published were chosen by it"
-        raise Refused(text, rule=RULE, hint="declare a new root for this one, or give the Portal its former spec")
+        raise Refused(text, rule=RULE, hint="declare a new source dataset for this one, or give the Portal its former spec")
 
 
 def plan_take(

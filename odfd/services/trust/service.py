@@ -343,7 +343,7 @@ _OTHER: Final = {
     "odfctl doctor looks at this one",
     "abandoned": "you gave it up here",
     "observed": "not enough observers found the same at its source",
-    "inputs": "an input that it read may not be relied on that far",
+    "inputs": "it read blocks of an input that are beyond that input's reach",
 }
 
 

@@ -185,7 +185,7 @@ def _follow_mine(case: PendingDecision, name: Multihash, number: int, now: Insta
         made.append(Resolution(matter=BRANCH, number=case.epoch, place=number, name=name, at=now))
     for stop in case.stops:
         if stop.step <= number:
-            settles.append(f"#{stop.step} is relied on as data, though it is {stop.rule}")
+            settles.append(f"#{stop.step} is used as data, although it is {stop.rule}")
             made.append(Resolution(matter=VERDICT, number=stop.step, place=stop.step, name=stop.block, at=now))
     if case.abandoned:
         settles.append("it is taken up again")

@@ -100,7 +100,7 @@ def note_newest(connection: sqlite3.Connection, keys: KeyStore, dataset: Dataset
 
 def _lacking(count: int) -> Refused:
     return Refused(
-        f"{count} more of the roots must sign this version",
+        f"{count} more of the root keys must sign this version",
         rule="authority-signatures",
         hint="give the file that holds the dataset's key: --offline-key FILE",
     )

@@ -152,7 +152,7 @@ def test_snapshots_that_cannot_become_chains() -> None:
         ("snapshot", "metadata[0]: both query and queries are given")
     }
     assert rules_of(DERIVED[: DERIVED.index("  metadata")] + "  metadata: []\n") == {
-        ("snapshot", "a derivative dataset needs one SetTransform")
+        ("snapshot", "a derived dataset needs one SetTransform")
     }
 
 

@@ -404,7 +404,7 @@ def test_a_transform_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_root_has_no_runs() -> None:
     node: Any = Node("flights.long", kind="root")
-    with pytest.raises(Invalid, match="is a root: nothing derives it"):
+    with pytest.raises(Invalid, match="is a source dataset: nothing derives it"):
         TransactionRuns(node, node.name, 20)
 
 

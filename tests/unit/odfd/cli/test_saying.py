@@ -133,7 +133,7 @@ def test_bytes_that_hold_are_no_word_for_what_they_say() -> None:
         name="bad", id="did:odf:x", kind="derivative", blocks=5, state="refuted", rely_on=wire.Reliance(blocks=3)
     )
     assert doubt_of(view) == (
-        "its bytes are as published, but it is refuted: this node relies on 3 of 5 blocks;"
+        "its bytes are as published, but it is refuted: this node uses 3 of 5 blocks;"
         " odfctl trust show bad says why"
     )
     assert doubt_of(msgspec.structs.replace(view, state="forked", rely_on=None)).count("0 of 5") == 1
