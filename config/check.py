@@ -70,7 +70,7 @@ def _card(settings: Settings) -> Iterator[Problem]:
     if not settings.p2p.card:
         return
     if not settings.node.name:
-        yield Problem("setting p2p.card", "the node's card has no name to tell", "set node.name too")
+        yield Problem("setting p2p.card", "the node's card has no name to announce", "set node.name too")
     for name, most in MAX_CARD_TEXTS.items():
         text: str = getattr(settings.node, name)
         unseen = any(unicodedata.category(each) in _UNSEEN and each not in _JOINERS for each in text)

@@ -72,7 +72,7 @@ class Node:
         low=0,
     )
     doors: tuple[str, ...] = setting(
-        (), "doors of other packages to open, by name; a door's package says how it is set up"
+        (), "listeners of other packages to open, by name; each package says how its listener is set up"
     )
     collect_hours: float = setting(
         24.0,
@@ -144,7 +144,8 @@ class P2p:
 class Http:
     listen: tuple[str, ...] = setting(
         (),
-        "addresses that serve published datasets over HTTP to any client, like 127.0.0.1:8080 or [::]:8080; empty: none",
+        "addresses that serve published datasets over HTTP to any client, like 127.0.0.1:8080 or "
+        "[::]:8080; empty: none",
     )
     query: bool = setting(
         False,
@@ -162,12 +163,12 @@ class Http:
     )
     ui: str = setting(
         "",
-        "address of the page (odfctl ui), like 127.0.0.1:7464; empty: a free port of this "
+        "address of the web UI (odfctl ui), like 127.0.0.1:7464; empty: a free port of this "
         "machine, on request; addresses beyond this machine need TLS and tokens",
     )
-    ui_certificate: str = setting("", "PEM file with the page's certificates, which name its host; empty: no TLS")
+    ui_certificate: str = setting("", "PEM file with the web UI's certificates, which name its host; empty: no TLS")
     ui_key: str = setting("", "PEM file with the certificate's private key")
-    ui_tokens: str = setting("", "file readable by its owner only, NAME TOKEN per line: each token opens the page")
+    ui_tokens: str = setting("", "file readable by its owner only, NAME TOKEN per line: each token opens the web UI")
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,7 +229,7 @@ class Engine:
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    readers: int = setting(4, "most queries at once; further ones wait for their turn", low=1, high=256)
+    readers: int = setting(4, "most queries at once; further ones wait for a slot", low=1, high=256)
     threads: int = setting(2, "threads of one query", low=1, high=256)
     memory_mib: int = setting(
         1024, "memory of one query; what does not fit goes to its temporary disk", unit="MiB", low=64
@@ -311,7 +312,7 @@ class Ingest:
     )
     settle_seconds: float = setting(1.0, "time since its last change before a local file is taken", unit="s", low=0)
     settle_closed_seconds: float = setting(
-        0.05, "the same for a file that no program has open for writing, where the system can tell", unit="s", low=0
+        0.05, "the same for a file that no program has open for writing, where the system reports that", unit="s", low=0
     )
     pipe: str = setting(
         "sandbox",
@@ -428,7 +429,9 @@ class Publish:
     own_key: bool = setting(
         False, "sign verdicts and observations by keys/validator.key, not by the node's key; from the next start on"
     )
-    observe: bool = setting(False, "fetch the declared web sources of other nodes' source datasets, and sign the results")
+    observe: bool = setting(
+        False, "fetch the declared web sources of other nodes' source datasets, and sign the results"
+    )
     cosign: bool | None = setting(None, "sign heads of mirrors as a witness; not said: by profile", example=True)
     witness: tuple[str, ...] = setting(
         (), "did:odf:… of further datasets whose heads to sign as a witness, mirrored here or not"

@@ -82,7 +82,7 @@ def _faults(snapshot: DatasetSnapshot, *, changes: bool) -> Iterator[Violation]:
         name = type(event).__name__
         why = _NEVER.get(type(event))
         if why and not (changes and isinstance(event, _DISABLING)):
-            yield Violation(rule=_RULE, message=f"{place}: {name} cannot stand in a snapshot", hint=why)
+            yield Violation(rule=_RULE, message=f"{place}: {name} is not allowed in a snapshot", hint=why)
         only = _ONLY.get(type(event))
         if only not in (None, snapshot.kind):
             yield Violation(

@@ -130,7 +130,7 @@ def decode_verifier_key(text: str) -> VerifierKey:
     parts = text.split("+", 2)
     if len(text) > MAX_LINE or len(parts) != 3 or _NAME.match(parts[0]) is None:
         raise Invalid(
-            f"not a verifier key: {text[:60]!r}", rule="note-key", hint="NAME+ID+BASE64, as its owner tells it"
+            f"not a verifier key: {text[:60]!r}", rule="note-key", hint="NAME+ID+BASE64, as its owner published it"
         )
     raw = _base64(parts[2], "verifier key")
     if raw[:1] not in (bytes([NOTE_KEY]), bytes([COSIGNATURE_KEY])) or len(raw) != 1 + _KEY_SIZE:

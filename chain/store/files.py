@@ -23,7 +23,7 @@ class ObjectDamaged(Environment):
         super().__init__(
             f"object {name.short} is damaged on disk",
             rule=DAMAGED,
-            hint="odfctl pull REF --repair fetches it anew from a peer that has it",
+            hint="odfctl pull REF --repair fetches it again from a peer that has it",
         )
         self.name = name
 

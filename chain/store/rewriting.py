@@ -232,7 +232,7 @@ def _slice(event: MetadataEvent | UnknownEvent) -> DataSlice | None:
 def _known(event: MetadataEvent | UnknownEvent) -> MetadataEvent:
     if isinstance(event, UnknownEvent):
         raise Invalid(
-            "the chain holds an event of a newer schema, and cannot be made anew",
+            "the chain has an event of a newer schema, and cannot be written again",
             rule="unknown-event",
             hint="a newer version may rewrite this dataset",
         )

@@ -98,7 +98,7 @@ class StoredCollection:
                 hint="copy the whole repository again, or have its publisher push the collection",
             ) from error
         if head.number != signed.size - 1 or chain.seed(head)[0] != signed.id:
-            raise Invalid(f"what lies as shard {signed.id} of {self.name} is another dataset", rule=_RULE)
+            raise Invalid(f"the chain stored as shard {signed.id} of {self.name} is another dataset", rule=_RULE)
         return head
 
 

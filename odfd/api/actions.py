@@ -68,7 +68,7 @@ from odfd.services.resources.history import HistoryService
 from odfd.services.trust.service import TrustService
 
 MANY: Final = Parameter("limit", "number", "Lines at the most.", 1, MAX_ROWS, DEFAULT_ROWS * 5)
-_BOOKMARK: Final = Parameter("bookmark", "flag", "With watch: also tell how far the log was read, before new changes.")
+_BOOKMARK: Final = Parameter("bookmark", "flag", "With watch: also state how far the log was read, before new changes.")
 FOLLOW: Final = Parameter("follow", "flag", "Answer with a stream, which does not end.")
 
 

@@ -173,7 +173,7 @@ def _sample(sample: wire.CardRows | None) -> list[str]:
     if sample is None:
         return []
     shown = sample.rows
-    missing = f", {formatting.count(sample.left_out)} more without room on the card" if sample.left_out else ""
+    missing = f", {formatting.count(sample.left_out)} more that the card has no space for" if sample.left_out else ""
     head = f"sample: {formatting.plural(len(shown), 'row')} that its publisher shows{missing}"
     columns: tuple[TableColumn[tuple[str | None, ...]], ...] = tuple(
         TableColumn(clean(name, 64), lambda row, place=place: formatting.cell(row[place]), most=40)  # type: ignore[misc]

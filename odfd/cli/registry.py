@@ -34,7 +34,7 @@ GROUPS: Final = (
             CommandEntry("doctor", "check everything that the node depends on, and say what to repair", _HERE + "node"),
             CommandEntry("watch", "print events as they happen", _HERE + "node"),
             CommandEntry("top", "a live view on a terminal: tasks, mirrors, peers, rates", _HERE + "top"),
-            CommandEntry("ui", "a page about the node in a browser", _HERE + "page"),
+            CommandEntry("ui", "the web UI of the node, in a browser", _HERE + "page"),
             CommandEntry("backup", "back up the running node into a folder", _HERE + "node"),
             CommandEntry("support", "write a bundle for those who help you, without secrets", _HERE + "support"),
             CommandEntry("gc", "free the disk of objects that no block names", _HERE + "node"),
@@ -73,7 +73,9 @@ GROUPS: Final = (
                 "rows that differ between two cuts or datasets; changes that an apply would make",
                 _HERE + "diff",
             ),
-            CommandEntry("schema", "columns of a dataset and their types; add more to a source dataset", _HERE + "schema"),
+            CommandEntry(
+                "schema", "columns of a dataset and their types; add more to a source dataset", _HERE + "schema"
+            ),
             CommandEntry("lineage", "where a dataset or a record came from, back to the source", _HERE + "lineage"),
             CommandEntry("ingest", "push files or standard input into a dataset", _HERE + "ingest_pull"),
             CommandEntry("watermark", "move the watermark of a source dataset", _HERE + "ingest_pull"),
@@ -83,7 +85,9 @@ GROUPS: Final = (
             CommandEntry("raw", "capture the bytes of a source, and replay blocks from them", _HERE + "source"),
             CommandEntry("gap", "what a source deleted before it was ingested; continue without it", _HERE + "source"),
             CommandEntry("rendition", "decode a history again, and hand readers over to it", _HERE + "rendition"),
-            CommandEntry("correct", "correct or retract a row of a ledger", _HERE + "correct"),
+            CommandEntry(
+                "correct", "correct or retract a row of a dataset with the ledger strategy", _HERE + "correct"
+            ),
             CommandEntry(
                 "pull", "bring up to date: poll the source, run the transform, sync the mirror", _HERE + "ingest_pull"
             ),
@@ -118,7 +122,9 @@ GROUPS: Final = (
             CommandEntry(
                 "engine", "prove that another engine gives the same results, and move to it", _HERE + "verify"
             ),
-            CommandEntry("trust", "the trust level and reach of a dataset, and the statements behind it", _HERE + "trust"),
+            CommandEntry(
+                "trust", "the trust level and reach of a dataset, and the statements behind it", _HERE + "trust"
+            ),
         ),
     ),
     CommandGroup(

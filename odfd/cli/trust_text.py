@@ -14,15 +14,15 @@ _LOOKED_INTO: Final = {
     "confirmed": "run again here, it is wrong",
     "refuted": "run again here, it is right",
     "incomplete": "the evidence lacks what the step reads",
-    "unable": "this machine cannot tell",
+    "unable": "this machine cannot decide",
     "unfit": "what was named as evidence is none",
 }
 _DECIDED: Final = {
     "branch": "to follow the history that holds block",
-    "verdict": "to rely on this step, whatever was said against it:",
+    "verdict": "to use this step, whatever verdicts contradict it:",
     "version": "to follow this version of its authority:",
     "epoch": "to follow the rewritten history with the head",
-    "abandoned": "to take no more of it than what is settled:",
+    "abandoned": "to accept nothing beyond what is settled:",
 }
 _DECODED: Final = frozenset({"decoded", "decodes-otherwise"})
 """Results of observations that tell nothing of a source."""
@@ -55,7 +55,7 @@ def _chain_text(view: wire.TrustView, now: Instant, again: str) -> list[str]:
         f"  {_reach(view)}",
     ]
     if view.withdrawn_at:
-        text = "no new block comes, and what is here can be used: odfctl describe dataset " + view.ref
+        text = "no new block is expected, and the blocks here can be used: odfctl describe dataset " + view.ref
         lines.append(f"  {formatting.withdrawal(view.withdrawn_at).capitalize()}: {text}")
     lines += [f"  {each.text}" for each in view.unheld]
     for proof in view.evidence:

@@ -184,7 +184,7 @@ class ControlClient:
         return Unreachable(
             f"the daemon at {self.path} went away in the middle of an answer",
             rule="connection",
-            hint="odfctl status tells whether it is back; its log says why it went",
+            hint="odfctl status shows whether it is back; its log says why it stopped",
         )
 
     @contextlib.contextmanager

@@ -74,7 +74,7 @@ def _parser() -> argparse.ArgumentParser:
     config = commands.add_parser("config", help="settings: check and show", epilog="example:  odfd config check")
     actions = config.add_subparsers(required=True, metavar="ACTION")
     check = actions.add_parser(
-        "check", help="tell every mistake", epilog="example:  odfd config check --config my.toml"
+        "check", help="report every mistake", epilog="example:  odfd config check --config my.toml"
     )
     _config_option(check)
     check.set_defaults(run=_check)

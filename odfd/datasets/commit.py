@@ -148,7 +148,7 @@ def check_clock(state: ChainState, now: Instant) -> None:
         f"the clock of this machine says {instant.render(_second(now))}, and the last block is of"
         f" {instant.render(state.system_time)}: one of them is wrong",
         rule=CLOCK_BEHIND,
-        hint="set the clock; or, if it is right, give up the blocks of a wrong one: odfctl doctor says how",
+        hint="set the clock; or, if it is right, drop the blocks of a wrong one: odfctl doctor says how",
     )
 
 

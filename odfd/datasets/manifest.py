@@ -26,7 +26,9 @@ from odfd.store.captures import KEEP_RAW, keeps_raw
 
 _SPEC: Final = "spec."
 VOLUME: Final = "PersistentVolume"
-KEPT_ELSEWHERE: Final = "the bytes of a source are captured where they are ingested; a derived dataset is computed again: odfctl verify"
+KEPT_ELSEWHERE: Final = (
+    "the bytes of a source are captured where they are ingested; a derived dataset is computed again: odfctl verify"
+)
 """What to do instead where the bytes of a source are not kept."""
 _KEEP_RAW: Final = Annotated[bool, describe("Whether the bytes of its source are kept: `odfctl raw`.")]
 MAX_SHARD_COLUMNS: Final = 16

@@ -226,7 +226,10 @@ def _of_sources(sources: Sequence[MetadataEvent], wanted: Alteration) -> Iterato
         else:
             yield f"{called} reads them from files from now on"
         if isinstance(source.merge, MergeLedger):
-            yield f"{called} is a ledger: rows that it has stay null there, even if they come again with a value"
+            yield (
+                f"{called} uses the ledger strategy: its rows stay null there, even if they are "
+                "ingested again with a value"
+            )
         elif isinstance(source.merge, MergeSnapshot) and source.merge.compare_columns is not None:
             yield f"{called} does not compare the new columns: a row that differs in them alone is no news"
         elif isinstance(source.merge, MergeSnapshot):

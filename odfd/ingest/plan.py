@@ -207,7 +207,8 @@ def refuse_quarantine(read: ReadStep, merge: MergeStrategy) -> None:
     """Raises Refused if quarantine is combined with merging by Snapshot: a record set aside would count as gone."""
     if traits(merge).whole_state and quarantine_of(read.schema) is not None:
         raise Refused(
-            "onError: quarantine, and the source is merged by Snapshot: a record in the quarantine dataset would count as deleted",
+            "onError: quarantine, and the source is merged by Snapshot: a record in the quarantine "
+            "dataset would count as deleted",
             rule="on-error",
             hint="leave out onError, or read the column at fault as String and convert it in preprocess",
         )

@@ -43,7 +43,9 @@ def standing(
     if quarantine_of(source.read.schema) is None:
         return None
     if quarantines is None:
-        raise Refused("there is no place for records that cannot be read", rule="on-error", hint="leave out onError")
+        raise Refused(
+            "there is no quarantine dataset for records that cannot be read", rule="on-error", hint="leave out onError"
+        )
     found = quarantines.find(dataset)
     path = objects.stage()
     return (

@@ -360,7 +360,8 @@ def _decoding_plan(deps: IngestDependencies, state: ChainState, batch: Batch, or
     source = find_push_source(state, name, None)[0] if name else polling(state)[1]
     if quarantine_of(source.read.schema) is not None:
         raise Refused(
-            "a source with onError: quarantine cannot be decoded again: the records of its quarantine dataset would be written twice",
+            "a source with onError: quarantine cannot be decoded again: the records of its "
+            "quarantine dataset would be written twice",
             rule="rendition-quarantine",
             hint="leave out onError in the manifest, and apply it first",
         )

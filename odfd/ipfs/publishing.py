@@ -366,7 +366,7 @@ class RepositoryPublisher:
             raise Refused(
                 f"ipns://{own} points to a dataset whose own key is offline",
                 rule="ipns-name-taken",
-                hint="a name points to one place: withdraw that dataset (odfctl ipfs), or push from another node",
+                hint="a name points to one folder: withdraw that dataset (odfctl ipfs), or push from another node",
             )
 
     async def _add(

@@ -107,7 +107,7 @@ class KamuApplication:
         ref, slash, operation = path.removeprefix(DATASETS + "/").partition("/")
         if method == "GET" and slash and operation == "detail" and path.startswith(DATASETS):
             return answer(await trio.to_thread.run_sync(self._detail, ref))
-        raise NotFound("there is no such question here", rule="question", hint="odfctl docs http tells which are")
+        raise NotFound("unknown path", rule="question", hint="odfctl docs http lists the paths")
 
     async def _read_frames(self, request: wire.QueryRequest, give: SendFrame, caller: str) -> None:
         try:

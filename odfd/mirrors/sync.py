@@ -131,7 +131,9 @@ class Prefetch:
 
 PAGE: Final = 20_000
 """Blocks whose missing objects are searched at once."""
-UNSHARED: Final = "its owner shares it with this node no more, or has it no more; what is here stays, and may be old"
+UNSHARED: Final = (
+    "its owner no longer shares it with this node, or no longer has it; the copy here stays, and may be old"
+)
 """Reason for a peer that answers as if this node were unknown to it."""
 STEP: Final = 50_000
 """Blocks that are committed together if the signed head is farther, some 40 MB in memory; fewer if they are large.
@@ -654,7 +656,7 @@ def _check_expected(spec: MirrorSpec, sink: VerifiedChain) -> None:
         raise Invalid(
             f"the chain does not hold the block {expected.short} that you expect",
             rule="mirror-expect",
-            hint="somebody shows you another dataset, or the hash is of a later block",
+            hint="the peer serves another dataset, or the hash is of a later block",
         )
 
 

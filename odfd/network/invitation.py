@@ -208,7 +208,7 @@ def invitation_url(text: str) -> str:
     if len(text) > MAX_URL or not text.isascii() or not text.isprintable() or " " in text:
         raise _no_url(text, f"at most {MAX_URL:,} printable characters of ASCII")
     if parts.scheme != "https" and not (parts.scheme == "http" and _is_here(host)):
-        raise _no_url(text, "anybody on the way could put another one in its place", "begin it with https://")
+        raise _no_url(text, "a man in the middle could replace it", "begin it with https://")
     if not host or port == 0:
         raise _no_url(text, "it names no server")
     if parts.username is not None or parts.password is not None:

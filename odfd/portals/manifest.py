@@ -82,7 +82,7 @@ def _mistakes(spec: PortalSpec) -> Iterator[tuple[str, str, str]]:
         yield from _columns(f"{path}.groups", each.groups)
         yield from _columns(f"{path}.count", (each.count,))
         if each.count in each.groups:
-            yield f"{path}.groups", f"{each.count} is the count, and tells no groups apart", "leave it out"
+            yield f"{path}.groups", f"{each.count} is the count, and distinguishes no groups", "leave it out"
 
 
 def _least(path: str, number: int) -> Iterator[tuple[str, str, str]]:

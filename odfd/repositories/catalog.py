@@ -157,7 +157,7 @@ class Repositories:
         """Returns those references that are to datasets in repositories. Raises NotFound; Invalid for other URLs."""
         for place in (ref for ref in refs if "://" in ref and not is_target(ref)):
             raise Invalid(
-                f"a dataset is not pulled by the URL of its place: {place}",
+                f"a dataset is not pulled by its URL: {place}",
                 rule="pull-place",
                 hint="odfctl import takes a copy once, and odfctl mirror add follows it; for a repository: "
                 "odfctl repo add NAME URL, then odfctl pull NAME/DATASET",

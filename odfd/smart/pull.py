@@ -242,7 +242,7 @@ class PullClient:
 def check_same(asked: Sequence[ObjectFile], found: Sequence[ObjectFile]) -> None:
     """Raises Invalid if the answered places are for other objects than were asked for."""
     if len(found) != len(asked) or _names(found) != _names(asked):
-        raise Invalid("the places of other objects came than were asked for", rule="smart-objects")
+        raise Invalid("the server returned URLs for other objects than requested", rule="smart-objects")
 
 
 def _names(files: Sequence[ObjectFile]) -> set[tuple[str, Multihash]]:

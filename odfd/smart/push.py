@@ -303,7 +303,7 @@ class PushClient:
         found = answer.ok.object_transfer_strategies
         check_same(self._asked, [each.object_file for each in found])
         if any(each.push_strategy == "HttpUpload" and each.upload_to is None for each in found):
-            raise Invalid("an object is wanted, and no place is named for it", rule="smart-objects")
+            raise Invalid("the server requested an object without an upload URL", rule="smart-objects")
         self._asked, self._step = (), _Step.UPLOADS
         return UploadObjects(found)
 

@@ -147,7 +147,7 @@ class SmartApplication:
         leaving = trio.CancelScope()
         with leaving, self._idle.silent(call.visitor, leaving):
             return await socket.receive(machine.limit, IDLE_SECONDS)
-        raise Refused("others wait for the place of a transfer that is idle", rule="smart-busy")
+        raise Refused("the transfer was idle, and others wait for its slot", rule="smart-busy")
 
     # Push.
 

@@ -500,9 +500,9 @@ def dial_fault(peer: PeerId, address: PeerAddress, error: BaseException) -> Peer
     if "PeerIDMismatchesPubkey" in names or any("Peer ID mismatch" in str(one) for one in chain):
         return WrongIdentity(
             peer,
-            f"somebody else answers at {where}",
+            f"another node answers at {where}",
             rule="peer-id",
-            hint="the address is out of date, or someone is in between: ask the owner for the present one",
+            hint="the address is out of date, or a man in the middle answers: ask the owner for the present one",
         )
     if "OpenConnectionError" in names:
         reasons = [os.strerror(one.errno) for one in chain if isinstance(one, OSError) and one.errno]

@@ -146,7 +146,7 @@ class Web(WebClients):
             raise Remote(f"{content}: the server gave nothing in time", rule="web-slow", hint=_AGAIN) from error
         except (httpx.HTTPError, httpx.InvalidURL) as error:
             told = str(error) or type(error).__name__
-            raise Remote(f"{content} cannot be had: {told[:300]}", rule="web-failed", hint=_AGAIN) from error
+            raise Remote(f"{content} is not available: {told[:300]}", rule="web-failed", hint=_AGAIN) from error
 
     async def _follow(self, client: httpx.AsyncClient, request: httpx.Request) -> httpx.Response:
         for _ in range(REDIRECTS + 1):
@@ -156,7 +156,7 @@ class Web(WebClients):
             except trio.TooSlowError as error:
                 raise Remote(f"{request.url}: the server is too slow", rule="web-slow", hint=_AGAIN) from error
             except NotAllowed as fault:
-                raise Remote(f"a site leads into this network: {fault.message}", rule="web-redirect") from fault
+                raise Remote(f"a server redirects into this network: {fault.message}", rule="web-redirect") from fault
             if response.next_request is None:
                 return response
             is_inside = is_from_inside(response)
@@ -164,7 +164,7 @@ class Web(WebClients):
                 await response.aclose()
             here, request = request.url, response.next_request
             if not keeps_scheme(here, request.url):
-                hint = "name the place itself, if that is right"
+                hint = "name that URL itself, if it is right"
                 raise Remote(f"{here} leads to {request.url}", rule="web-redirect", hint=hint)
             if self.led.has_ended:
                 raise _stopping(str(request.url))

@@ -499,7 +499,7 @@ async def test_own_addresses_are_dialled_and_those_that_answered_are_named(
         peers = "/ip4/127.0.0.1/tcp/4150"
         probe = (await probed(alice))["listening"]
         assert (probe.result, probe.message) == (
-            "ok", f"{peers}, {url}: dialled from this machine, all answer; odfctl peer netcheck tells of others"
+            "ok", f"{peers}, {url}: dialled from this machine, all answer; odfctl peer netcheck shows others"
         )  # fmt: skip
         monkeypatch.setattr(alice.parts.site, "urls", (url, f"http://{closed()}"))
         probe = (await probed(alice))["listening"]

@@ -246,7 +246,7 @@ async def test_what_cannot_be_a_portal_is_refused(world: World) -> None:
         ("input: cities, dataset: cities, kAnonymity: {k: 2, quasiIdentifiers: [city]}", "another dataset than"),
         ("input: cities, dataset: census, kAnonymity: {k: 1, quasiIdentifiers: [city]}", "1 protects no individual"),
         ("input: cities, dataset: census, kAnonymity: {k: 2, quasiIdentifiers: []}", "names of columns are missing"),
-        ("input: cities, dataset: census, suppress: [{count: n, below: 5, groups: [n]}]", "tells no groups apart"),
+        ("input: cities, dataset: census, suppress: [{count: n, below: 5, groups: [n]}]", "distinguishes no groups"),
         ("input: cities, dataset: census, suppress: [{count: n, below: 5, groups: [a, a]}]", "named twice"),
     ],
 )

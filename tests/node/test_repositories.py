@@ -240,7 +240,7 @@ async def test_what_cannot_be_is_refused_by_name(world: World, site: Site) -> No
             await pushed(alice, "cities")
         with pytest.raises(Invalid, match="a local name is for one dataset"):
             await alice.pull("archive/cities", "cities", as_name="x")
-        with pytest.raises(Invalid, match="place of one dataset"):
+        with pytest.raises(Invalid, match="folder of one dataset"):
             await pushed(alice, to="archive/x")
         (missing,) = await alice.pull("archive/cities")
         assert missing.outcome == "failed"

@@ -245,7 +245,7 @@ async def test_an_offline_key_signs_the_draft(world: World) -> None:
         await alice.api.authority.change_authority(
             "cities", signed_by(seed, draft, wire.AuthorityRequest, drop_key=True)
         )
-        with pytest.raises(Refused, match="1 more of the roots") as caught:
+        with pytest.raises(Refused, match="1 more of the root keys") as caught:
             await rewrite(alice, "cities", "reset", to="#2")
         assert "--offline-key" in caught.value.hint
         plan = await rewrite(alice, "cities", "reset", to="#2", dry_run=True)

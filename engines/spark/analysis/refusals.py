@@ -111,7 +111,7 @@ NOT_KEY_LOCAL: Final = OperatorRefusal(
 )
 MIXED_MODE: Final = OperatorRefusal(
     "mixed-mode",
-    "a table that changes for ever stands inside a larger query, which is not split by the same columns",
+    "a table that changes for ever is part of a larger query, which is not split by the same columns",
     "make the inner query a dataset of its own, or keep its key in every GROUP BY, PARTITION BY and join above it",
 )
 HISTORY: Final = OperatorRefusal(

@@ -387,7 +387,8 @@ class _Handover:
         for input_ in self._request.old_inputs if self._old.windows else ():
             if input_.dataset_id not in read:
                 raise _NewDerivation(
-                    f"it reads {input_.query_alias} no more, of which the windows were made that it would correct"
+                    f"it no longer reads {input_.query_alias}, from which the windows that it would "
+                    "correct were computed"
                 )
 
     def _check_meaning(self, new: Classification) -> None:

@@ -465,6 +465,7 @@ def too_many(what: str, first: str, place: str) -> Invalid:
     return Invalid(
         f"{what} cannot be read, which is more than may be set aside; the first: {first}",
         rule=LIMIT,
-        hint="repair the file or the schema; onError: {quarantine: {maxRows: N, maxPercent: N}} limits the quarantine dataset",
+        hint="repair the file or the schema; onError: {quarantine: {maxRows: N, maxPercent: N}} "
+        "limits the quarantine dataset",
         place=place,
     )

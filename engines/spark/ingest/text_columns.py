@@ -184,11 +184,11 @@ def misfit_fault(place: str, column: str, type_: pa.DataType, value: str) -> Inv
         return Invalid(
             f"column {column!r} is empty, and the schema says NOT NULL",
             rule=NOT_NULL,
-            hint="mend the line, or make the column optional",
+            hint="repair the line, or make the column optional",
             place=place,
         )
     what = type_name(type_)
-    hint = "mend the line, or declare the column as String and convert it in preprocess"
+    hint = "repair the line, or declare the column as String and convert it in preprocess"
     if what.startswith(("Timestamp", "Date")):
         hint = "write times like 2024-05-01T12:30:00Z (RFC 3339), or declare String and convert it in preprocess"
     if isinstance(type_, pa.UuidType):

@@ -84,7 +84,7 @@ def schema_in_force(columns: pa.Schema, vocab: Vocab, force: DataSchema | None) 
             raise Invalid(
                 f"the query gives {here.name} {here.type} where the dataset has {there.name} {there.type}",
                 rule="schema-in-force",
-                hint="mend the query, or make a new dataset",
+                hint="correct the query, or make a new dataset",
             )
     return wanted
 

@@ -124,4 +124,4 @@ def _pause(session: Session, args: argparse.Namespace) -> None:
 )
 def _resume(session: Session, args: argparse.Namespace) -> None:
     held = session.client.do(calls.mirrors_resume(args.ref))
-    session.answer(held, lambda row: f"{row.name} goes on")
+    session.answer(held, lambda row: f"{row.name} resumed")

@@ -315,7 +315,7 @@ def _members(shown: wire.NetworkState) -> str:
 def _warn_of_alike(session: Session, rows: Sequence[wire.PeerName | wire.PeerState]) -> None:
     alike = [row for row in rows if row.alike]
     if alike:
-        session.remark(f"several nodes are called {alike[0].name}, or nearly so: tell them apart by their ids")
+        session.remark(f"several nodes are called {alike[0].name}, or nearly so: distinguish them by their ids")
 
 
 peer = commands.group("peer", description="The other nodes that this node knows.", example="list")

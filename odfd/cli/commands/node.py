@@ -318,7 +318,7 @@ def collected_text(done: wire.CollectResult) -> str:
         lines.append(f"  {dropped} of the trust ledger {'would go' if done.dry_run else 'gone'} too")
     if done.folds:
         dropped = f"{formatting.plural(done.folds, 'fold')}, {formatting.size(done.fold_bytes)}"
-        lines.append(f"  {dropped}, of histories that are no more {'would go' if done.dry_run else 'gone'} too")
+        lines.append(f"  {dropped}, of dropped histories {'would be deleted' if done.dry_run else 'deleted'} too")
     if done.listed:
         lines += ["", render(_OBJECTS, done.listed)]
     if done.unlisted:

@@ -67,7 +67,7 @@ def _list(session: Session, _: argparse.Namespace) -> None:
 )
 def _remove(session: Session, args: argparse.Namespace) -> None:
     gone = session.client.do(calls.resources_delete(registry.REPOSITORY, args.name))
-    session.answer(gone, lambda row: f"{row.name} is known no longer; what lies at {row.spec['url']} stays")
+    session.answer(gone, lambda row: f"{row.name} is no longer known; the data at {row.spec['url']} stays")
 
 
 @commands.add(
@@ -85,7 +85,7 @@ def _remove(session: Session, args: argparse.Namespace) -> None:
     description="Push datasets to a repository: first new objects, then blocks, then the head, which is replaced only "
     "if no other push replaced it meanwhile. An interrupted push resumes where it stopped.",
     epilog="example:  odfctl push nyc.flights --to archive\n\n"
-    "exit code 4: a dataset is private, or the place is not written",
+    "exit code 4: a dataset is private, or the repository is not written",
 )
 def _push(session: Session, args: argparse.Namespace) -> int:
     if bool(args.refs) == args.all:

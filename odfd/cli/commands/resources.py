@@ -267,7 +267,7 @@ def _describe(session: Session, args: argparse.Namespace) -> None:
                 raise
             card = session.client.do(calls.search_card(args.name))
             session.answer(card, details.card)
-            session.remark(f"it is not here, and this is what its publisher tells of it: odfctl mirror add {args.name}")
+            session.remark(f"it is not here; this is its publisher's card: odfctl mirror add {args.name}")
         else:
             session.answer(detail, details.dataset)
     else:

@@ -31,7 +31,7 @@ _FORM: Final = "odfctl schema alter NAME add 'city STRING' | widen 'n BIGINT' | 
 )
 def _schema(session: Session, args: argparse.Namespace) -> int:
     if args.words:
-        raise Usage("odfctl schema NAME shows columns, and takes no more words", hint=_FORM)
+        raise Usage("odfctl schema NAME shows columns, and takes no other argument", hint=_FORM)
     schema = session.client.do(calls.datasets_schema(args.ref))
     session.answer(schema, lambda value: schema_table(value.fields))
     return ExitCode.OK

@@ -87,7 +87,7 @@ def _search(session: Session, args: argparse.Namespace) -> None:
     session.remark(f"{len(found.found)} of {formatting.plural(found.cards, 'card')}{more}")
     if not found.cards:
         session.remark(
-            "no card is known here: one comes for each published dataset within a minute of joining a network "
+            "no card is known here: those of published datasets arrive within a minute of joining a network "
             "(--wait 1m waits for it; odfctl network list, odfctl peer list)"
         )
 

@@ -50,7 +50,7 @@ def _push(session: Session, args: argparse.Namespace) -> None:
 def _receipt(row: wire.PushReceipt) -> str:
     counted = formatting.plural(row.records, "record")
     if row.repeated:
-        return f"push #{row.number} of {row.source} came before, with {counted}"
+        return f"push #{row.number} of {row.source} was received before, with {counted}"
     lasts = "" if row.durable else "; it may be lost until a dataset takes it"
     return f"push #{row.number} of {row.source}: {counted}, {formatting.size(row.bytes)}{lasts}"
 
@@ -211,7 +211,8 @@ def _bind(session: Session, args: argparse.Namespace) -> None:
     REF,
     argument("chain", metavar="CHAIN", help="the dataset of its captures, which is to be here with all data"),
     help="decode the captures of another node's source dataset again, and sign what was found",
-    description="Decode the captures of another node's source dataset again, as its declaration says, compare them with its "
+    description="Decode the captures of another node's source dataset again, as its declaration "
+    "says, compare them with its "
     "blocks, and sign the result for each: decoded or decodes-otherwise. Commands and images of the declaration "
     "do not run. Ends with 1 if a transaction differs.",
     example="their.flights their.flights.raw",

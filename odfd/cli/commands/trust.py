@@ -84,10 +84,10 @@ def _evidence(session: Session, args: argparse.Namespace) -> None:
     description=(
         "Check a bundle by the file alone: signatures, hashes and links, and a second run of the accused step "
         "on this machine's engine, without daemon and network. Ends with 0 when the lie is confirmed, 1 when "
-        "the step is right, 5 when the bundle is invalid or incomplete, 7 when this machine cannot tell.\n\n"
+        "the step is right, 5 when the bundle is invalid or incomplete, 7 when this machine cannot decide.\n\n"
         "For an answer (odfctl sql --prove FILE), the query runs again on the same blocks: of the daemon's "
         "datasets, or with --from of folders, without a daemon. Ends with 0 for the same rows, 1 for others, "
-        "7 when this machine cannot tell."
+        "7 when this machine cannot decide."
     ),
     example="lie.odfe\nanswer.json --from ./weather",
 )
@@ -101,8 +101,8 @@ def _recheck(session: Session, args: argparse.Namespace) -> int:
     "resolve",
     REF,
     OneOf(
-        argument("--follow", metavar="HASH", help="rely on the history up to this block; or a version's id"),
-        argument("--abandon", action="store_true", help="accept no more blocks of it"),
+        argument("--follow", metavar="HASH", help="use the history up to this block; or a version's id"),
+        argument("--abandon", action="store_true", help="accept no further blocks of it"),
     ),
     help="choose which history to follow, or none, where no rule decides",
     description=(

@@ -37,7 +37,7 @@ _SAYING: Final = {
     "confirmed": "The published step is wrong; its publisher signed it.",
     "refuted": "The published step is right: the author of this bundle accuses wrongly.",
     "incomplete": "The file does not hold what the step reads, so nothing was decided.",
-    "unable": "This machine cannot tell.",
+    "unable": "This machine cannot decide.",
 }
 
 

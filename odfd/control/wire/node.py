@@ -185,7 +185,7 @@ class BackfillRequest(Request, frozen=True, kw_only=True):
 
 
 class BackfillView(Value, frozen=True, kw_only=True):
-    """The times of a range that a flow will make up for, one run each."""
+    """The past times of a range that a flow will run for, one run each."""
 
     flow: str
     times: int

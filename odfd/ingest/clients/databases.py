@@ -450,7 +450,7 @@ def _whole_groups(found: pa.Table, cursor: Sequence[str]) -> pa.Table:
         raise Refused(
             f"a batch of {plural(found.num_rows, 'row')} has one cursor ({shown}), so nothing says which come next",
             rule=CURSOR_RULE,
-            hint="add a column to the cursor that tells them apart, like [changed, id], or raise batchRows",
+            hint="add a column to the cursor that distinguishes them, like [changed, id], or raise batchRows",
         )
     return found.slice(0, kept)
 

@@ -307,7 +307,7 @@ def _entries(session: FtpSession, folder: str, most: int) -> list[tuple[str, str
         if code_of(error) not in _UNKNOWN:
             raise
         raise Refused(
-            f"the server does not list its files by MLSD ({code_of(error)}), so nothing tells what is new",
+            f"the server does not list its files by MLSD ({code_of(error)}), so it is not known what is new",
             rule=RULE,
             hint="name its files one by one, as kind: Url; or use SFTP, if the server has it",
         ) from None
@@ -334,7 +334,7 @@ def _file(key: str, facts: dict[str, str]) -> RemoteFile:
         seconds = None
     if size is None or seconds is None:
         raise Refused(
-            f"the server does not tell size and time of {key!r}", rule=RULE, hint="name its files as kind: Url"
+            f"the server does not report size and time of {key!r}", rule=RULE, hint="name its files as kind: Url"
         )
     return RemoteFile(key=key, size=int(size[0]), modified=seconds)
 

@@ -50,7 +50,7 @@ async def list_files(client: asyncssh.SFTPClient, pattern: str, silence: float) 
 
 def _file(key: str, attributes: asyncssh.SFTPAttrs) -> RemoteFile:
     if attributes.size is None or attributes.mtime is None:
-        raise Refused(f"the server does not tell size and time of {key!r}", rule=SFTP, hint="list it as Url sources")
+        raise Refused(f"the server does not report size and time of {key!r}", rule=SFTP, hint="list it as Url sources")
     return RemoteFile(key=key, size=attributes.size, modified=int(attributes.mtime))
 
 
@@ -154,7 +154,7 @@ class _Reader:
                 asyncssh.FILEXFER_TYPE_UNKNOWN,
             )
         ):
-            raise Refused(f"{path!r} is no file, or the server does not tell its size and time", rule=SFTP)
+            raise Refused(f"{path!r} is no file, or the server does not report its size and time", rule=SFTP)
         return RemoteFile(key=path.removeprefix("/"), size=found.size, modified=int(found.mtime))
 
     async def _soon(self, waited: Awaitable[T]) -> T:

@@ -135,15 +135,15 @@ class _Question(NamedTuple):
         there = self.url.join(location)
         if self.body is not None:
             raise Refused(
-                f"{shown}: {self.url.host} sends a POST on to another place",
+                f"{shown}: {self.url.host} redirects a POST to another URL",
                 rule="source-redirect",
-                hint="name the place itself as the source, if you trust it",
+                hint="name that URL itself as the source, if you trust it",
             )
         if not keeps_scheme(self.url, there):
             raise Refused(
                 f"{shown}: {self.url.host} sends us on to {there.scheme}://{there.host}",
                 rule="source-redirect",
-                hint="name the place itself as the source, if you trust it",
+                hint="name that URL itself as the source, if you trust it",
             )
         if _origin(there) == _origin(self.url):
             return self._replace(url=there)

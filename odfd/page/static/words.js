@@ -55,16 +55,16 @@ export const LOOKED_INTO = {
   confirmed: "Run again here: it is wrong.",
   refuted: "Run again here: it is right, and the accusation is not.",
   incomplete: "The evidence lacks what the step reads.",
-  unable: "This machine cannot tell.",
+  unable: "This machine cannot decide.",
   unfit: "What was named as evidence is none.",
 };
 
 const MATTERS = {
   branch: "to follow the history that holds block",
-  verdict: "to rely on this step, whatever was said against it:",
+  verdict: "to use this step, whatever verdicts contradict it:",
   version: "to follow this version of its authority:",
   epoch: "to follow the rewritten history with the head",
-  abandoned: "to take no more of it than what is settled:",
+  abandoned: "to accept nothing beyond what is settled:",
 };
 
 /** What a decision was about, before the hash that it names. */

@@ -158,7 +158,7 @@ class HistoryRewriteService:
         if request.before is not None and (head is None or str(head.hash) != request.before):
             there = "no block" if head is None else head.hash
             text = f"the head of {entry.name} is {there}, and not {request.before}"
-            raise Conflict(text, rule="head-moved", hint="look at what came: odfctl log")
+            raise Conflict(text, rule="head-moved", hint="look at the new blocks: odfctl log")
         if request.action == "compact":
             return rewriting.plan_merging(chain, entry.id, _limits(request))
         if request.action == "keep-metadata":

@@ -215,7 +215,7 @@ class IngestPullService:
 
     @operation("POST", DATASET_PATH + "/schema", needs=Action.MAINTAIN)
     def alter_schema(self, ref: str, request: wire.AlterSchemaRequest) -> wire.TaskRef:
-        """Alters the columns of a source dataset. Result: AlterSchemaResult. Raises Refused unless it is this node's own."""
+        """Alters the columns of a source dataset of this node. Result: AlterSchemaResult. Raises Refused for others."""
         return self._alone("alter", ref, partial(self._alter, request=request))
 
     def _alone(

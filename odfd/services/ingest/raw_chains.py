@@ -238,7 +238,7 @@ class RawChains:
         found = list(islice(bindings_in(self._home.objects, self._home.chains.chain(chain.id)), MAX_BINDINGS + 1))
         if len(found) > MAX_BINDINGS:
             raise Refused(
-                f"{chain.name} has more than {MAX_BINDINGS:,} bindings, for which there is room for no observations",
+                f"{chain.name} has more than {MAX_BINDINGS:,} bindings, more than observations can cover",
                 rule=RULE,
                 hint="its publisher may begin a rendition --from snapshot, with captures of its own",
             )

@@ -267,7 +267,7 @@ class Doctor:
         chain = self._home.chains.chain(dataset)
         seed = chain.block_at(0).event
         if not isinstance(seed, Seed) or seed.dataset_id != dataset:
-            return "it lies under an id that its Seed does not name"
+            return "it is stored under an id that its Seed does not name"
         with self._home.database.read() as connection:
             snapshot = snapshot_of(connection, dataset)
             blocks = map(decode_block, chain.raw_blocks(0, snapshot.head.size if snapshot else 0))

@@ -68,7 +68,7 @@ class TrustProbes:
         return wire.Probe(
             name="roots",
             result="warning",
-            message=f"root keys of published datasets lie on this machine: {_few(online)}",
+            message=f"root keys of published datasets are on this machine: {_few(online)}",
             hint=f"odfctl trust authority rotate {online[0]} --offline-key FILE moves it into FILE, to be put away",
         )
 

@@ -88,7 +88,7 @@ def via_place(via: str | None, dataset: DatasetId) -> str | None:
     """Returns the place at which a dataset that is named by its did is looked for. Raises Invalid for other texts."""
     place = None if via is None else home_of(dataset) if via == "ipfs" else place_of(via)
     if via is not None and place is None:
-        raise Invalid(f"{via[:80]!r} is no place", rule="mirror-via", hint="ipfs, or a URL")
+        raise Invalid(f"{via[:80]!r} is no URL", rule="mirror-via", hint="ipfs, or a URL")
     return place
 
 

@@ -192,7 +192,9 @@ def check_portal_chain(name: str, state: ChainState, rule: PortalRule) -> None:
     if held != rule:
         said = "takes from another dataset" if held.input != rule.input else "has another rule"
         text = f"{name} was begun as a portal that {said}: rows that are published were chosen by it"
-        raise Refused(text, rule=RULE, hint="declare a new source dataset for this one, or give the Portal its former spec")
+        raise Refused(
+            text, rule=RULE, hint="declare a new source dataset for this one, or give the Portal its former spec"
+        )
 
 
 def plan_take(
@@ -292,7 +294,7 @@ def _check_appended(operations: pa.ChunkedArray) -> None:
 
 def _changelog() -> Refused:
     return Refused(
-        "rows of the private dataset are corrected or retracted: two versions of one row would tell a difference",
+        "rows of the private dataset are corrected or retracted: two versions of one row would reveal a difference",
         rule="portal-changelog",
         hint="derive what is final from it: a query with windows appends rows and changes none",
     )

@@ -258,7 +258,7 @@ def _judge(result: object) -> Ended:
             return Ended(Outcome.UPDATED, f"{plural(result.blocks, 'block')} verified ({result.level})")
         case wire.VerifyReport():
             rules = ", ".join(sorted({failure.rule for failure in result.failures}))
-            return Ended(Outcome.REFUSED, f"verification failed: {rules}; odfctl verify {result.ref} tells more")
+            return Ended(Outcome.REFUSED, f"verification failed: {rules}; odfctl verify {result.ref} shows more")
         case wire.PushResult(items=(item,)):
             return _judge_push(item)
         case wire.RewriteResult(outcome="rewritten"):

@@ -519,7 +519,7 @@ def _is_unsettled(home: StateDirectory, dataset: DatasetId) -> bool:
         return False
     seed = chain.block_at(0).event
     if not isinstance(seed, Seed) or seed.dataset_id != dataset:
-        raise BlockDamaged(dataset, 0, "the chain lies under an id that its Seed does not name")
+        raise BlockDamaged(dataset, 0, "the chain is stored under an id that its Seed does not name")
     return True
 
 

@@ -88,7 +88,7 @@ class PushService:
         else:
             wanted = list(dict.fromkeys(map(self._resolve, request.refs)))
         if request.to is not None and "/" in request.to and (request.all or len(wanted) != 1):
-            text = f"{request.to[:80]} is the place of one dataset"
+            text = f"{request.to[:80]} is the folder of one dataset"
             raise Invalid(text, rule="repository", hint="leave out what follows the /: each goes under its own name")
         return wanted
 
@@ -146,7 +146,7 @@ def _private(entry: DatasetEntry, target: Target) -> Refused:
     return Refused(
         f"{entry.name} is private: nothing of it leaves this node",
         rule=PRIVATE,
-        hint=f"odfctl publish {entry.name}, or give it to this place alone: odfctl push {entry.name} --to {target}"
+        hint=f"odfctl publish {entry.name}, or give it to this repository alone: odfctl push {entry.name} --to {target}"
         " --private",
     )
 

@@ -218,7 +218,7 @@ class TrustService:
                         dataset=name,
                         block=wrong.sequence_number,
                         at=attestation.finished_at,
-                        message=f"{group} computed another answer, {plural(wrong.runs, 'time')}",
+                        message=f"{group} computed another result, {plural(wrong.runs, 'time')}",
                         kept=self._evidence.has_bundle(wrong.bundle),
                         recheck=looked_into.get(wrong.bundle),
                     )
@@ -238,7 +238,7 @@ class TrustService:
         policy = self._evaluator.policy_of(known.dataset)
         text = ""
         if decision.against:
-            text = f": {decision.against} computed another answer, {decision.attested} the same"
+            text = f": {decision.against} computed another result, {decision.attested} the same"
         if decision.status is DatasetStatus.OWN_MISMATCH and decision.attested >= max(
             known.quorum, policy.tolerated + 1
         ):
@@ -325,12 +325,12 @@ class TrustService:
 
 
 _REASONS: Final = {
-    "refuted": "validators re-ran it and got another answer",
-    "accused": "one validator alone re-ran it and got another answer: it may be its machine that is broken",
-    "own-mismatch": "this node re-ran it and got another answer",
+    "refuted": "validators re-ran it and got another result",
+    "accused": "one validator alone re-ran it and got another result: its machine may be broken",
+    "own-mismatch": "this node re-ran it and got another result",
     "split": "validators contradict each other",
-    "nondeterministic": "it does not give the same answer twice",
-    "disputed": "a validator got another answer, not enough to decide",
+    "nondeterministic": "two runs give different results",
+    "disputed": "a validator got another result, which is not enough to decide",
     "pending": "it was not re-run yet",
     "engine-not-pinned": "its pin names an engine that no validator which re-ran it has, so it cannot be held to it",
     "too-costly": "it takes an engine longer than those who tried it spend on a step",

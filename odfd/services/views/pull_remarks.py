@@ -78,7 +78,7 @@ def note_pulled(seen: TraceSpan, item: wire.PullItem | None) -> None:
 def uncacheable(name: str, reason: str) -> str:
     """Says why a source was not read again, and how it is."""
     return (
-        f"{reason}: its source cannot tell whether it changed, and was read before; to read it again:"
+        f"{reason}: its source does not report whether it changed, and was read before; to read it again:"
         f" odfctl pull {name} --fetch-uncacheable"
     )
 

@@ -210,7 +210,7 @@ class BucketPlace:
 
 def away(volume: str, why: str) -> Environment:
     """Returns the fault for a volume that cannot be used now."""
-    hint = f"odfctl get volume {volume}; what lies elsewhere is read as ever"
+    hint = f"odfctl get volume {volume}; data elsewhere is read as before"
     return Environment(f"volume {volume} is away: {why}", rule=AWAY, hint=hint)
 
 

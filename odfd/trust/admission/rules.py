@@ -313,7 +313,9 @@ def _against_mine(head: HeadStatement, newest: HeadStatement | None, root_at: Ro
 def _judge_renewal(head: HeadStatement, newest: HeadStatement) -> Admitted:
     """Judges a head of the same blocks: its frontier counts before its time, and never goes back."""
     if (head.upper or 0) < (newest.upper or 0):
-        return Admitted(AdmissionOutcome.OLDER, f"a head of the same blocks states frontier {newest.upper}, which is later")
+        return Admitted(
+            AdmissionOutcome.OLDER, f"a head of the same blocks states frontier {newest.upper}, which is later"
+        )
     return Admitted(AdmissionOutcome.RENEWED if head.order > newest.order else AdmissionOutcome.OLDER)
 
 

@@ -192,7 +192,7 @@ def _follow_mine(case: PendingDecision, name: Multihash, number: int, now: Insta
     if settles:
         return DecisionOutcome(settles=tuple(settles), resolutions=tuple(made))
     first = min([*(stop.step for stop in case.stops), *([case.fork.index] if case.fork else [])], default=None)
-    hint = "odfctl trust show REF tells what does" if first is None else f"name a block from #{first} on"
+    hint = "odfctl trust show REF lists what does" if first is None else f"name a block from #{first} on"
     raise Refused(f"nothing about {case.name} up to #{number} waits for a decision", rule="resolve", hint=hint)
 
 

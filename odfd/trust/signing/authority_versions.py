@@ -69,7 +69,7 @@ def keep_version(
         raise Conflict(
             f"version {authority.version} does not follow: {verdict.reason or verdict.outcome.value}",
             rule="authority-version",
-            hint="somebody was first, or the clock is wrong: ask for a new draft",
+            hint="another version was signed first, or the clock is wrong: ask for a new draft",
         )
     for key in signed.signers:
         keys.may_note(key, journal_topics.authority(key, authority.dataset), (authority.version,), str(signed.sid))

@@ -336,7 +336,7 @@ _SAYING: Final = {
     "confirmed": "it is wrong, the re-run here says so too",
     "refuted": "it is right, the re-run here gives what was published",
     "incomplete": "the evidence does not hold what the step reads",
-    "unable": "this machine cannot tell",
+    "unable": "this machine cannot decide",
     UNFIT: "what was named as evidence is none",
 }
 

@@ -258,7 +258,7 @@ def test_what_is_passed_over_within_a_file_is_told(dataset: Callable[..., Any]) 
     assert answer.rows.remarks == ("fields that the schema does not name (records): zip (2), x (1)",)
     step = ReadCsv(header=True, ddl_schema=("city STRING, people BIGINT",))
     answer = dataset(MergeAppend()).ingest("city,population\nA,1\n", step)
-    assert answer.rows.remarks == ("input-1.csv: columns matched by their place: 'population' as 'people'",)
+    assert answer.rows.remarks == ("input-1.csv: columns matched by their position: 'population' as 'people'",)
 
 
 def test_types_that_no_dataset_holds(dataset: Callable[..., Any], tmp_path: Path) -> None:

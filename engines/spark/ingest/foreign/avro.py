@@ -60,7 +60,7 @@ def _write(records: Iterator[Any], columns: pa.Schema, job: Conversion) -> None:
                 out.write_table(pa.Table.from_pylist([_texts(each) for each in batch], columns))
             except pa.ArrowException as error:
                 raise Invalid(
-                    f"records from {done + 1} on: {error}", rule="read-value", hint="mend them", place=job.name
+                    f"records from {done + 1} on: {error}", rule="read-value", hint="repair them", place=job.name
                 ) from error
             done += len(batch)
 

@@ -56,7 +56,7 @@ def _text(cell: Any, place: str) -> str:
                 raise Invalid(
                     f"a cell holds the error {cell}",
                     rule=RULE,
-                    hint="mend the formula, and save the table",
+                    hint="repair the formula, and save the table",
                     place=place,
                 )
             return cell

@@ -147,7 +147,7 @@ def test_snapshots_that_cannot_become_chains() -> None:
     assert rules_of(DERIVED.replace("nyc.long", "nyc..long")) == {("dataset-name", "not a dataset name: 'nyc..long'")}
     assert rules_of(DERIVED.replace("nyc.long", "some-account/nyc.long")) == set()
     seed = f"    - {{kind: Seed, datasetId: did:odf:fed01{'00' * 32}, datasetKind: Root}}\n"
-    assert rules_of(DERIVED + seed) == {("snapshot", "metadata[1]: Seed cannot stand in a snapshot")}
+    assert rules_of(DERIVED + seed) == {("snapshot", "metadata[1]: Seed is not allowed in a snapshot")}
     assert rules_of(DERIVED + "        queries: []\n") == {
         ("snapshot", "metadata[0]: both query and queries are given")
     }

@@ -165,7 +165,7 @@ def test_a_tree_names_each_record_once_and_says_what_was_left_out() -> None:
         "├─ a 2  (took back)  (its data is not here)",
         "│  └─ it is gone  (fetch it)",
         "└─ and 2 records more of 5",
-        "not all of it could be followed: see the lines that say why; --limit N tells more of each",
+        "not all of it could be followed: see the lines that say why; --limit N shows more of each",
     ]
 
 

@@ -90,7 +90,7 @@ def test_rows_that_a_ledger_did_not_take_come_with_what_to_do() -> None:
     one, none = {"ref": "a.b", "outcome": "updated", "rows": {"conflicting": 1}}, {"ref": "c", "rows": None}
     assert outcome(session, {"items": [one, none, {"ref": "d", "rows": {"conflicting": None}}]}) == 0
     assert told == [
-        "a.b: 1 conflicting row not taken, as a ledger keeps the first values of a key\n"
+        "a.b: 1 conflicting row not taken, as the ledger strategy keeps the first values of a key\n"
         "  odfctl correct a.b changes them by hand"
     ]
 

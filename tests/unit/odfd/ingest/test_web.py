@@ -190,7 +190,7 @@ def test_a_post_has_its_body_and_is_sent_to_no_other_place(pull: Callable[..., A
     ((method, _, _, body),) = Service.asked
     assert (method, body) == ("POST", b'{"key": "t0ken"}')
     Service.answers["/orders"] = lambda _: (307, {"Location": "http://127.0.0.1:1/"}, b"")
-    with pytest.raises(Refused, match="sends a POST on"):
+    with pytest.raises(Refused, match="redirects a POST"):
         pull(HttpRequest(method="POST", body="x"))
 
 

@@ -309,7 +309,7 @@ async def test_a_server_that_drips_is_left(site: Site) -> None:
 async def test_a_server_that_is_not_there_is_told_with_what_a_person_can_do() -> None:
     class Away:
         async def cat(self, url: str, limit: int) -> bytes | None:
-            raise Remote(f"{url} cannot be had", rule="web-failed", hint="a mirror asks again by itself")
+            raise Remote(f"{url} is not available", rule="web-failed", hint="a mirror asks again by itself")
 
     web: Any = Away()
     with pytest.raises(Remote) as refused:
