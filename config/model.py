@@ -125,7 +125,7 @@ class P2p:
     )
     inside: tuple[str, ...] | None = setting(
         None,
-        "private networks, like 192.168.1.0/24, in which addresses that peers tell of are "
+        "private networks, like 192.168.1.0/24, in which addresses that peers announce are "
         "dialled; not said: only this machine, while listen, announce, bootstrap and relays "
         "name nothing beyond it",
         example=("192.168.1.0/24",),
@@ -159,7 +159,7 @@ class Http:
         False, "accept pushes of datasets there from callers with a token, as a kamu node does: /NAME/push"
     )
     witness: bool = setting(
-        False, "accept checkpoints there of the datasets in policy.publish.witness, at /witness/add-checkpoint"
+        False, "accept tree notes there of the datasets in policy.publish.witness, at /witness/add-checkpoint"
     )
     ui: str = setting(
         "",
@@ -279,7 +279,7 @@ class Ingest:
         "others are hidden from them",
     )
     source_bytes: int = setting(
-        64 * 2**30, "largest size of a source file, as it comes and after each step of its preparation", unit="B", low=1
+        64 * 2**30, "largest size of a source file, as received and after each step of its preparation", unit="B", low=1
     )
     unpack_ratio: int = setting(
         250, "most times that unpacking may enlarge a source file; beyond it the file is refused as a bomb", low=2
@@ -360,7 +360,7 @@ class Group(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @dataclass(frozen=True, slots=True)
 class Validators:
-    f: int = setting(1, "groups that may be wrong or lie at the same time", low=0, high=100)
+    f: int = setting(1, "groups that may be faulty or dishonest at the same time", low=0, high=100)
     min_sandbox: str | None = setting(
         None, "weakest isolation under which a verdict counts; not said: by profile", example="image"
     )
@@ -379,7 +379,7 @@ class Validators:
 
 @dataclass(frozen=True, slots=True)
 class Witness:
-    f: int = setting(0, "witnesses that may lie at the same time", low=0, high=100)
+    f: int = setting(0, "witnesses that may be dishonest at the same time", low=0, high=100)
     quorum: int = setting(0, "cosignatures that make a head witnessed; 0: none are required", low=0, high=100)
     max_age: str = setting("7d", "greatest age of a cosignature")
     groups: tuple[Group, ...] = setting(
@@ -442,7 +442,7 @@ class Publish:
 @dataclass(frozen=True, slots=True)
 class Policy:
     profile: str = setting(
-        "laptop", "sets all that is not said below", choices=("laptop", "mirror", "validator", "archive")
+        "laptop", "sets the defaults of all that is not set below", choices=("laptop", "mirror", "validator", "archive")
     )  # fmt: skip
     use: str | None = setting(
         None, "facts required before a query or transform uses data; not said: by profile", example="data & reproduced"

@@ -205,7 +205,7 @@ def _check_branches(form: _Form, trees: Sequence[HeadStatement | TreeCheckpoint]
     for tree, leaf, path in zip(trees, form.leaves, form.paths, strict=True):
         found = root_from_inclusion(bytes.fromhex(leaf), form.index, tree.size, [_node(text) for text in path])
         if found != tree.root_hash:
-            raise Invalid("a path does not lead to its head's root", rule="proof-path")
+            raise Invalid("a path does not lead to its head's tree hash", rule="proof-path")
 
 
 def _check_double_cosign(raw: bytes, form: _Form, one: bytes, other: bytes) -> Proof:

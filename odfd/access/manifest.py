@@ -40,11 +40,11 @@ class AccountType(Enum):
 class AccountSpec(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """An account, and the callers that act as it."""
 
-    email: Annotated[str, describe("Address at which people reach the account.")]
+    email: Annotated[str, describe("Email address of the account.")]
     account_type: (
         Annotated[AccountType, Scalar("int32"), describe("User (default), or Organization, which has members.")] | None
     ) = None
-    display_name: Annotated[str, describe("Name for people to read.")] | None = None
+    display_name: Annotated[str, describe("Name to display.")] | None = None
     avatar_url: Annotated[str, describe("URL of a picture.")] | None = None
     did: Annotated[str, describe("DID by which it is known elsewhere. Default: one that the node gives.")] | None = None
 

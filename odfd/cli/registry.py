@@ -132,7 +132,7 @@ GROUPS: Final = (
         (
             CommandEntry("restore", "make a state directory from a backup †", _OFFLINE + "restore"),
             CommandEntry("upgrade", "check whether this version can take over a node's state †", _OFFLINE + "restore"),
-            CommandEntry("demo", "run the recorded node of the demo, and open its page †", _OFFLINE + "demo"),
+            CommandEntry("demo", "run the recorded node of the demo, and open its web UI †", _OFFLINE + "demo"),
             CommandEntry("docs", "print a page of the documentation †", _OFFLINE + "docs"),
             CommandEntry("new", "write a manifest for a file from a sample †", _OFFLINE + "new"),
             CommandEntry("catalog", "write manifests for the datasets of a DCAT feed †", _OFFLINE + "catalog"),

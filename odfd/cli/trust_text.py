@@ -84,7 +84,9 @@ def _chain_text(view: wire.TrustView, now: Instant, again: str) -> list[str]:
     if view.unsigned:
         lines.append(f"  This node signs no head of it: {clean(view.unsigned, 200)}")
     if view.unlisted:
-        lines.append(f"  {formatting.plural(view.unlisted, 'more validator')} spoke and are in no group of yours")
+        lines.append(
+            f"  {formatting.plural(view.unlisted, 'more validator')} gave verdicts and are in no group of yours"
+        )
     for made in view.decisions:
         who = "Witnesses" if made.by == "witnesses" else "You"
         matter = _DECIDED.get(made.matter, made.matter)

@@ -101,7 +101,7 @@ def _check_on_error(read: ReadStep) -> None:
         return
     if isinstance(read, ReadParquet):
         raise Invalid(
-            "records of Parquet or Avro are not set aside",
+            "records of Parquet or Avro are not written to a quarantine dataset",
             rule="on-error",
             hint="leave out onError: its columns have types, and a file that does not fit is refused",
         )

@@ -208,7 +208,7 @@ class KamuApplication:
     def _for_visitor(self, fault: Fault, path: str) -> Fault:
         """Returns the fault as a visitor may see it, and logs one of this machine."""
         if isinstance(fault, Environment):
-            self._logger.error("a question cannot be answered", path=path[:300], fault=str(fault), rule=fault.rule)
+            self._logger.error("a request cannot be answered", path=path[:300], fault=str(fault), rule=fault.rule)
         return told_to_others(fault)
 
 

@@ -61,7 +61,7 @@ _ACTS: Final = (
 _DOES: Final = re.compile("|".join(re.escape(act).replace(r"\*", "[^/]+") for act in _ACTS))
 _VERSIONED: Final = re.compile(f"/[^/]+/{VERSION}/")
 _NO_SESSION: Final = Refused(
-    "this browser has no session with the node", rule="page-session", hint="open the page again: odfctl ui"
+    "this browser has no session with the node", rule="page-session", hint="open the web UI again: odfctl ui"
 )
 
 

@@ -26,7 +26,7 @@ class KAnonymitySpec(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
     k: Annotated[U32, describe("Fewest rows of a block that must be equal in all quasi-identifiers; at least 2.")]
     quasi_identifiers: Annotated[
-        tuple[str, ...], describe("Columns by which people could be identified, such as town, age, event_time.")
+        tuple[str, ...], describe("Columns by which individuals could be identified, such as town, age, event_time.")
     ]
 
 
@@ -43,7 +43,9 @@ class PortalSpec(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
     input: Annotated[str, describe("The private dataset, one of this node's own."), refers_to("Dataset")]
     dataset: Annotated[
-        str, describe("The dataset that gets the rows: a root of this node without a source."), refers_to("Dataset")
+        str,
+        describe("The dataset that gets the rows: a source dataset of this node without a source."),
+        refers_to("Dataset"),
     ]
     k_anonymity: Annotated[KAnonymitySpec, describe("The rule; it is checked for the rows of each block.")] | None = (
         None

@@ -379,7 +379,7 @@ class PublishedPlace:
         await self.source.forget(edition.head.dataset.multibase)
         return Remote(
             f"what is published under {as_written(edition.root)} does not hold: {fault.message}", rule=fault.rule,
-            hint="its owner has to publish it again, or the server lies",
+            hint="its owner has to publish it again, or the server sends false data",
         )  # fmt: skip
 
     async def _fill(self, edition: Edition, size: int, sink: ChainSink, pace: Pace) -> None:

@@ -48,7 +48,7 @@ class Target(NamedTuple):
             hint = "names are those under which datasets were pushed; odfctl repo list shows where it is"
             return NotFound(f"{self.repository} has no dataset {self.dataset}", rule="repository-dataset", hint=hint)
         if fault.rule in _UNANSWERED:
-            fault.hint = "try again: what came is kept; odfctl repo list shows where it is"
+            fault.hint = "try again: the received bytes are kept; odfctl repo list shows where it is"
         elif fault.rule in _DAMAGED and not fault.hint:
             fault.hint = f"nothing of {self} was taken: the writer of {self.repository} has to push it again"
         return fault

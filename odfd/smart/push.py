@@ -157,7 +157,7 @@ class PushServer:
                 decode(text, Empty)
                 self._step = _Step.COMMIT
                 return CommitStaged()
-        raise Invalid("a message came before the answer to the one before", rule=messages.RULE)
+        raise Invalid("a message was received before the answer to the previous one", rule=messages.RULE)
 
     def head_is(self, actual: Multihash | None) -> list[ServerEffect]:
         """Continues if the other side named this head; otherwise answers which head it is."""
@@ -253,7 +253,7 @@ class PushClient:
             if self._step is _Step.OBJECTS:  # a question for progress that crossed the end of the uploads
                 decode(text, Empty)
                 return Wait()
-            raise Invalid("a message came that nothing was asked for", rule=messages.RULE)
+            raise Invalid("a message was received that was not requested", rule=messages.RULE)
         return step[self._step](text)
 
     def objects(self, files: Sequence[ObjectFile], *, is_last: bool) -> Say:

@@ -241,7 +241,7 @@ class SmartApplication:
         if given is None:
             return None
         if not ipaddress.ip_address(call.visitor.partition("%")[0]).is_loopback:
-            text = "a token came in the clear over the network: it is not taken, and should be revoked"
+            text = "a token was sent unencrypted over the network: it is refused, and should be revoked"
             hint = "put a proxy with TLS in front of http.listen, on this machine; odfctl token revoke ID"
             raise Refused(text, rule="smart-clear", hint=hint)
         return given

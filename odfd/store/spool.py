@@ -607,7 +607,9 @@ def skip_numbers(connection: sqlite3.Connection) -> None:
 def other_content(push_id: str | None) -> Conflict:
     """Makes the fault of an id that was used for another body."""
     hint = "give each push an id of its own"
-    return Conflict(f"the push {(push_id or '')[:80]!r} came before with other content", rule="push-id", hint=hint)
+    return Conflict(
+        f"the push {(push_id or '')[:80]!r} was received before with other content", rule="push-id", hint=hint
+    )
 
 
 def bodies_between(connection: sqlite3.Connection, source: str, first: int, last: int) -> dict[int, bytes]:

@@ -441,7 +441,7 @@ def _former_of(block: Block, event: AddData) -> FormerBlock:
         raise Invalid(
             f"block #{block.sequence_number} has no former block in it",
             rule=DATA_RULE,
-            hint="rows that came later have none: compare the history before them",
+            hint="later rows have none: compare the history before them",
         )
     former = read_block(text, f"block #{block.sequence_number}")
     if event.new_source_state is None or event.new_source_state.value != former.hash:

@@ -511,7 +511,7 @@ class StatementServer:
                 return
             if not self._asks.spend(stream.peer, trio.current_time()):
                 self._standing.penalise(stream.peer, "asks for statements faster than the limit", FLOOD)
-                await stream.write(trust.encode(TrustRefusal("too many questions; come back later")))
+                await stream.write(trust.encode(TrustRefusal("too many requests; retry later")))
                 return
             await trio.sleep(self._host.charge(stream.peer, self._cost(ask)))
             if isinstance(ask, ListAsk):

@@ -40,7 +40,7 @@ NONE: Final[Mapping[str, str]] = {}
 _RANGE: Final = re.compile(r"bytes (\d{1,18})-\d{1,18}/(\d{1,18}|\*)")
 _GONE: Final = (httpx.codes.NOT_FOUND, httpx.codes.GONE)
 _NO_HEAD: Final = (httpx.codes.METHOD_NOT_ALLOWED, httpx.codes.NOT_IMPLEMENTED)
-_AGAIN: Final = "try again later: what came is kept; a mirror asks again by itself"
+_AGAIN: Final = "try again later: the received bytes are kept; a mirror asks again by itself"
 
 
 PATIENCE: Final = Patience(total=6 * 3600.0)

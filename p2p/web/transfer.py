@@ -133,7 +133,7 @@ class _told:  # noqa: N801  used as a function
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        hint = "try again later: what came is kept"
+        hint = "try again later: the received bytes are kept"
         if isinstance(error, httpx.TimeoutException):
             raise Remote(f"{self._url}: the server gave nothing in time", rule="web-slow", hint=hint) from error
         if isinstance(error, NotAllowed):

@@ -571,7 +571,7 @@ async def test_a_push_counts_once_for_each_id(world: World) -> None:
         assert await taken(alice, "temp") == [1.0]
         again = await push(alice, rows(1.0), "a")
         assert (again.number, again.repeated) == (1, True)
-        with pytest.raises(Conflict, match="came before with other content"):
+        with pytest.raises(Conflict, match="was received before with other content"):
             await push(alice, rows(2.0), "a")
         assert (await push(alice, rows(1.0), "b")).number == 2
         assert await taken(alice, "temp") == [1.0, 1.0]

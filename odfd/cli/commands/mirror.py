@@ -52,8 +52,8 @@ mirror = commands.group(
     help="mirror a dataset",
     description="Mirror a dataset: fetch it now, and follow it. EXPR combines the facts chain, data, reproduced, "
     "attested:K and fresh by & | and ( ). With --keep 30d the mirror keeps all blocks, and the data of "
-    "the newest 30 days. Data that was never fetched was never verified: of such a mirror rely on chain, "
-    "not on data. The node serves a mirror in the network where it was found; a mirror of a web server is "
+    "the newest 30 days. Data that was never fetched was never verified: for such a mirror require chain, "
+    "not data. The node serves a mirror in the network where it was found; a mirror of a web server is "
     "private: odfctl publish.",
     example="did:odf:fed01… --as flights --serve 'data & attested:1'",
 )

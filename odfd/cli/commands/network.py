@@ -42,7 +42,7 @@ network = commands.group(
     "join",
     argument("name", metavar="INVITATION|URL"),
     YES,
-    description="Join a network by an invitation, or by the address of a web site that has one. Shows who invites and "
+    description="Join a network by an invitation, or by the URL of a web server that has one. Shows who invites and "
     "what the network requires, and asks for consent.",
     example="odf:AbC…",
 )

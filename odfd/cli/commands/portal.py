@@ -32,8 +32,8 @@ portal = commands.group(
     REF,
     argument("--out", metavar="FILE", help="a new file for it, which its owner alone reads; else it is printed"),
     help="write what an auditor needs beside the private dataset",
-    description="Write the opening of a portal: the id of its private dataset and the salt of its hashes. Who has it "
-    "can tell which dataset the rows come from. Share that dataset with the auditor too: odfctl share.",
+    description="Write the opening of a portal: the id of its private dataset and the salt of its hashes. Its holder "
+    "can find out which dataset the rows come from. Share that dataset with the auditor too: odfctl share.",
     example="wages --out wages.opening",
 )
 def _open(session: Session, args: argparse.Namespace) -> None:

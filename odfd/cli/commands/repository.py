@@ -18,7 +18,7 @@ from odfd.resources import registry
 commands = Commands()
 repo = commands.group(
     "repo",
-    description="A repository is a folder here, in a bucket, on a web site, an SFTP server or IPFS. It has many "
+    description="A repository is a folder here, in a bucket, on a web server, an SFTP server or IPFS. It has many "
     "datasets in the ODF layout, each in a folder of its name. odfctl push NAME --to REPO writes to it, "
     "odfctl pull REPO/NAME reads from it.",
     example="add archive file:///srv/odf",

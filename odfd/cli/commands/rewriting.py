@@ -21,8 +21,8 @@ from odfd.errors import ExitCode, Usage
 from odfd.usage import how_many
 
 _EPOCH = (
-    " The rewrite begins an epoch, which the dataset's root keys sign, so that mirrors can tell it from a "
-    "lie; their policy.rewrite.follow says whether they follow. Datasets that were derived from dropped "
+    " The rewrite begins an epoch, which the dataset's root keys sign, so that mirrors can distinguish it from a "
+    "forgery; their policy.rewrite.follow says whether they follow. Datasets that were derived from dropped "
     "blocks have to be derived again."
 )
 

@@ -162,7 +162,7 @@ _LOST = (
 
 raw = commands.group(
     "raw",
-    description="Captures are the bytes of a dataset's source as they came. Each is stored in one transaction with "
+    description="Captures are the bytes of a dataset's source as received. Each is stored in one transaction with "
     "the time and the blocks that were made from it, so that the blocks can be computed from it again, "
     "exactly. They are made while the dataset has the annotation keepRaw: true, or the Source it takes from says so.",
     hint="odfctl annotate dataset NAME keepRaw=true  keeps bytes from then on, and keepRaw-  ends it",

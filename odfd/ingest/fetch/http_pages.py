@@ -111,9 +111,7 @@ class HttpSource(Source[FetchUrl, HttpRequest]):
         if auth is not None:
             UrlSource(FetchUrl(url=auth.token_url), None).check(settings)
             if not auth.token_url.lower().startswith(("http://", "https://")):
-                raise Invalid(
-                    f"tokenUrl is no page of the web: {auth.token_url}", rule="url-scheme", hint="write https://…"
-                )
+                raise Invalid(f"tokenUrl is no web URL: {auth.token_url}", rule="url-scheme", hint="write https://…")
             check_secret(auth.client_secret, "a clientSecret")
             texts += [auth.client_id, auth.client_secret, auth.scope or ""]
         for text in texts:

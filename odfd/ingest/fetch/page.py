@@ -78,7 +78,7 @@ def asked_too_often(shown: str) -> Remote:
     return Remote(
         f"{shown}: the server says that it is asked too often",
         rule="url-http",
-        hint="pull again later, or less often; larger pages need fewer questions",
+        hint="pull again later, or less often; larger pages need fewer requests",
     )
 
 

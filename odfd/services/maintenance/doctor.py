@@ -254,7 +254,7 @@ class Doctor:
                 wrong.append(f"{self._home.name_of(dataset)}: {trouble}")
         if wrong:
             return fail("chains", _few(wrong), _REPAIR.format("REF"))
-        return ok("chains", "every block is whole and in its place; odfctl verify looks at rules and objects")
+        return ok("chains", "every block is whole and at its position; odfctl verify checks rules and objects")
 
     def _fault_of_chain(self, dataset: DatasetId) -> str | None:
         """Returns the fault of a chain; ``None`` also if the chain was rewritten during the check."""

@@ -50,7 +50,7 @@ def long_pause(name: str, chain: ChainReader, outcome: PullOutcome) -> str:
     days = plural((time - before) // (86_400 * instant.SECOND), "day")
     return (
         f"block #{first} is of {instant.render(time)}, {days} after the block before; if the clock of this machine is"
-        f" wrong ({CLOCK_AHEAD}), set it, and give the block up before others rely on it:"
+        f" wrong ({CLOCK_AHEAD}), set it, and drop the block before others use it:"
         f" odfctl reset {name} '#{first - 1}'"
     )
 

@@ -98,7 +98,7 @@ def epoch_of(size: int, root_at: RootAt, walk: Sequence[Rights], heads: Iterable
                     f"it is not known whether the blocks from #{base.size} on are those that epoch {opened.number}"
                     " dropped",
                     rule="import-epoch",
-                    hint="no signed head came with the copy: export it again from a node that has it",
+                    hint="the copy has no signed head: export it again from a node that has it",
                 )
             if opened.replaces and root_at(last.size) == last.root_hash:
                 raise _given_up(opened, f"of its {plural(size, 'block')} that keeps {base.size}")

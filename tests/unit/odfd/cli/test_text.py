@@ -109,8 +109,8 @@ def test_rows_that_may_be_relied_on_need_no_word() -> None:
 
 def test_a_reader_is_told_how_far_rows_may_be_relied_on() -> None:
     refuted = cities(wire.Reliance(blocks=7, fact="refuted at #7"))
-    assert doubt_of(refuted) == "Of its 8 blocks rely on the first 7 (refuted at #7): odfctl trust show cities"
-    assert doubt_of(cities(wire.Reliance(blocks=0))) == ("Of its 8 blocks rely on none: odfctl trust show cities")
+    assert doubt_of(refuted) == "Reach for use: the first 7 of 8 blocks (refuted at #7): odfctl trust show cities"
+    assert doubt_of(cities(wire.Reliance(blocks=0))) == ("Reach for use: none of 8 blocks: odfctl trust show cities")
 
 
 def test_that_there_are_no_rows_is_said() -> None:

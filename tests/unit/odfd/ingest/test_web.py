@@ -317,7 +317,7 @@ def test_the_example_of_the_page_is_asked(text: str, service: str, pull: Callabl
     "old,new,said",
     [
         ("https://api.", "ftp://api.", "asks web services"),
-        ("https://login.", "file://login.", "not a file of this machine|no page of the web"),
+        ("https://login.", "file://login.", "not a file of this machine|no web URL"),
         ("${{ env.ID }}", "${{ env.OTHER }}", "no variable 'OTHER'"),
     ],
 )
