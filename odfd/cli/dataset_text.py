@@ -68,7 +68,7 @@ def _remarks(profile: wire.DataProfile) -> list[str]:
         parts.append(f"  without {formatting.plural(profile.unread, 'slice')} whose files cannot be read here")
     if profile.message:
         parts.append(f"  {profile.message}")
-    text = "  by what the files say of themselves; - is what they do not say"
+    text = "  from the statistics in the files; - is a value that they do not have"
     return [*parts, text] if profile.slices > profile.unread else parts
 
 

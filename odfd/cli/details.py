@@ -81,9 +81,9 @@ def _publish_hint(view: wire.DatasetView) -> str:
     if not view.published and not view.owner:
         return "no: this node gives its copy to no peer"
     if not view.published:
-        return f"no: odfctl publish {view.name} lets others have it"
+        return f"no: odfctl publish {view.name} lets other nodes copy it"
     to = f"yes, in {', '.join(view.published_in)} alone" if view.published_in else "yes"
-    return to if view.state != "unsigned" else f"{to}, but its head is not signed: others see nothing of it yet"
+    return to if view.state != "unsigned" else f"{to}, but its head is not signed: other nodes do not see it yet"
 
 
 def _withdrawal_text(view: wire.DatasetView) -> str:
@@ -91,7 +91,7 @@ def _withdrawal_text(view: wire.DatasetView) -> str:
     if view.withdrawn_at is None:
         return ""
     ends = f"odfctl mirror remove {view.name} and odfctl delete dataset {view.name} free it"
-    gives = f"others get it from this node until odfctl unpublish {view.name}; " if view.published else ""
+    gives = f"other nodes get it from this node until odfctl unpublish {view.name}; " if view.published else ""
     return f"by its publisher on {view.withdrawn_at[:10]}: this copy stays and can be used; {gives}{ends}"
 
 

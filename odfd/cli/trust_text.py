@@ -15,7 +15,7 @@ _LOOKED_INTO: Final = {
     "refuted": "run again here, it is right",
     "incomplete": "the evidence lacks what the step reads",
     "unable": "this machine cannot decide",
-    "unfit": "what was named as evidence is none",
+    "unfit": "the named file is not evidence",
 }
 _DECIDED: Final = {
     "branch": "to follow the history that holds block",

@@ -67,7 +67,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"odfd {__version__}")
     commands = parser.add_subparsers(required=True, dest="command", metavar="COMMAND")
     run = commands.add_parser("run", help="the daemon, in the foreground", epilog="example:  odfd run --state ./node-a")
-    run.add_argument("--state", metavar="DIR", help="where the node keeps all it has")
+    run.add_argument("--state", metavar="DIR", help="state directory of the node")
     run.add_argument("--socket", metavar="PATH", help="where odfctl finds it (DIR/control.sock when --state is given)")
     _config_option(run)
     run.set_defaults(run=_run)
@@ -98,11 +98,13 @@ def _init_command(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--name", help="display name of the node (the machine's name)")
     parser.add_argument("--profile", help="policy profile: laptop, mirror, validator or archive")
-    parser.add_argument("--state", metavar="DIR", help="where the node keeps all it has")
+    parser.add_argument("--state", metavar="DIR", help="state directory of the node")
     parser.add_argument(
         "--set", metavar="KEY=VALUE", action="append", default=[], help="any other setting; may be repeated"
     )
-    parser.add_argument("-y", "--yes", action="store_true", help="ask nothing: what no flag says has its default")
+    parser.add_argument(
+        "-y", "--yes", action="store_true", help="do not prompt; use defaults for all that no flag sets"
+    )
     parser.set_defaults(run=_init)
 
 

@@ -127,7 +127,7 @@ def read_invitation(text: str, now: Instant) -> Invitation:
     _check(invitation)
     if instant.parse(invitation.expires_at) <= now:
         raise Refused(
-            f"the invitation to {invitation.network} was good until {invitation.expires_at}",
+            f"the invitation to {invitation.network} expired at {invitation.expires_at}",
             rule="invitation-expired",
             hint="ask for another one: odfctl network invite makes it",
         )

@@ -44,8 +44,8 @@ token = commands.group("token", help="tokens of an account", example="list")
 @token.add(
     "create",
     argument("--role", choices=("reader", "editor", "maintainer", "owner"), default="owner",
-             help="that it has at the most (all that the account has)"),
-    argument("--expires", metavar="TIME", default="30d", help="how long it is good for (30d; at most 366d)"),
+             help="maximum role of the token (default: the account's)"),
+    argument("--expires", metavar="TIME", default="30d", help="how long it is valid (30d; at most 366d)"),
     argument("--note", metavar="TEXT", default="", help="where it is used; a note for its owner"),
     argument("--out", metavar="FILE", help="a new file for it, which its owner alone reads; else it is printed"),
     help="make a token, which is shown once",
@@ -57,7 +57,7 @@ def _create(session: Session, args: argparse.Namespace) -> None:
         made = session.client.do(calls.accounts_create_token(request))
         if file is not None:
             file.write(f"{made.value.token}\n".encode())
-    good = f"{made.value.id} of {made.value.account}, good until {moment(made.value.expires_at)}"
+    good = f"{made.value.id} of {made.value.account}, valid until {moment(made.value.expires_at)}"
     if args.out is not None:
         output.say(f"token {good}: {args.out}")
         return

@@ -82,8 +82,8 @@ def _evidence(session: Session, args: argparse.Namespace) -> None:
     ),
     help="run the step of a bundle, or the query of a proven answer, again (†)",
     description=(
-        "Check a bundle by the file alone: signatures, hashes and links, and a second run of the accused step "
-        "on this machine's engine, without daemon and network. Ends with 0 when the lie is confirmed, 1 when "
+        "Check a bundle from the file alone: signatures, hashes and links, and a second run of the accused step "
+        "on this machine's engine, without daemon and network. Ends with 0 when the accusation is confirmed, 1 when "
         "the step is right, 5 when the bundle is invalid or incomplete, 7 when this machine cannot decide.\n\n"
         "For an answer (odfctl sql --prove FILE), the query runs again on the same blocks: of the daemon's "
         "datasets, or with --from of folders, without a daemon. Ends with 0 for the same rows, 1 for others, "
@@ -137,7 +137,7 @@ def _add(session: Session, args: argparse.Namespace) -> None:
 @validator.add("remove", argument("key", metavar="DID"), help="remove a validator", example="did:key:z6Mk…")
 def _remove(session: Session, args: argparse.Namespace) -> None:
     gone = session.client.do(calls.resources_delete(registry.VALIDATOR, args.key))
-    session.answer(gone, lambda row: f"{row.spec['did']} counts no longer")
+    session.answer(gone, lambda row: f"{row.spec['did']} no longer counts")
 
 
 @validator.add(

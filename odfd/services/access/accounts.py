@@ -88,7 +88,7 @@ def _length(request: wire.TokenRequest) -> int:
     """Returns the requested validity in nanoseconds. Raises Invalid."""
     length = parse_duration(request.expires)
     if not 0 < length <= LONGEST:
-        raise Invalid(f"a token is good for {request.expires[:40]}", rule="token-expires", hint="1s to 366d")
+        raise Invalid(f"a token valid for {request.expires[:40]}", rule="token-expires", hint="1s to 366d")
     if len(request.note) > MAX_NOTE or not request.note.isprintable():
         raise Invalid("the note is no line of text", rule="token-note", hint=f"at most {MAX_NOTE} characters")
     return length

@@ -352,7 +352,7 @@ class Guard:
 
     def _beyond_token(self, what: str, needed: Role) -> Refused:
         most = self.subject.most or Role.READER
-        text = f"{what} needs the role {needed.word}, and your token is good for a {most.word}"
+        text = f"{what} needs the role {needed.word}, and your token has at most the role {most.word}"
         return Refused(text, rule=ROLE, hint=f"ask with another: odfctl token create --role {needed.word}")
 
     def by_socket(self, what: str) -> None:

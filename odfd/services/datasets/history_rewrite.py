@@ -203,7 +203,7 @@ class HistoryRewriteService:
             wanted = opening.reason, opening.base, opening.last
             if opened is None or (opened.reason, opened.base, opened.last) != wanted:
                 raise Conflict(
-                    f"what was signed speaks of another history of {entry.name} than the one that is here",
+                    f"the signed statements are about another history of {entry.name} than the one that is here",
                     rule="rewrite-draft",
                     hint="the dataset moved meanwhile: do it again",
                 )

@@ -141,7 +141,7 @@ class Doctor:
         if strays:
             spoilt.append(f"{plural(len(strays), 'block')} of no chain")
         if not spoilt:
-            return ok("rows", "every row with a seal is what was written")
+            return ok("rows", "every row with a seal is as it was written")
         of_push = spool.PUSH_DAMAGED if pushed else "odfctl pull REF --repair"
         hint = next((table.hint for table, names in found.items() if names), of_push)
         return fail("rows", f"damaged: {_few(spoilt)}", hint)
@@ -237,7 +237,7 @@ class Doctor:
         with self._home.database.read() as connection:
             left = [each for each in ResourceStore(connection).deleting() if each.status.failures]
         if not left:
-            return ok("deletions", "nothing is left of what was deleted")
+            return ok("deletions", "no data of deleted datasets is left")
         why = left[0].status
         message = f"not undone yet: {_few([f'{each.type} {each.name}' for each in left])}: {why.message}"
         return fail("deletions", message, f"{why.hint or 'the log has the details'}; it is tried again by itself")

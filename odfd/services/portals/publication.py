@@ -137,7 +137,7 @@ def read_opening(text: bytes, portal: DatasetId) -> tuple[DatasetId, bytes]:
     except (msgspec.MsgspecError, ValueError):
         raise _bad("it cannot be read") from None
     if len(text) > MAX_OPENING or found.type != OPENING or len(salt) != _SALT:
-        raise _bad("it is none, or of another version")
+        raise _bad("it is not an opening, or one of another version")
     if DatasetId.parse(found.portal) != portal:
         raise _bad("it is of another portal")
     return DatasetId.parse(found.input), salt

@@ -165,7 +165,7 @@ class VisibilityService:
     def _check_sharing(self, entry: DatasetEntry) -> None:
         if self.visibility.is_told(entry.id):
             raise Refused(
-                f"{entry.name} is published: everybody may have it",
+                f"{entry.name} is published: every node may copy it",
                 rule="share-published",
                 hint=f"to give it to some alone: odfctl unpublish {entry.name}, then share it",
             )

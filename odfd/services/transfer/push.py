@@ -144,7 +144,7 @@ class PushService:
 
 def _private(entry: DatasetEntry, target: Target) -> Refused:
     return Refused(
-        f"{entry.name} is private: nothing of it leaves this node",
+        f"{entry.name} is private: no data of it leaves this node",
         rule=PRIVATE,
         hint=f"odfctl publish {entry.name}, or give it to this repository alone: odfctl push {entry.name} --to {target}"
         " --private",

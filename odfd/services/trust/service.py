@@ -333,7 +333,7 @@ _REASONS: Final = {
     "disputed": "a validator got another result, which is not enough to decide",
     "pending": "it was not re-run yet",
     "engine-not-pinned": "its pin names an engine that no validator which re-ran it has, so it cannot be held to it",
-    "too-costly": "it takes an engine longer than those who tried it spend on a step",
+    "too-costly": "a step takes an engine longer than validators allow",
 }
 _OTHER: Final = {
     "fork": "its owner's key signed two histories; below this block they agree",
@@ -341,7 +341,7 @@ _OTHER: Final = {
     "fresh": "its newest signed head is too old",
     "ahead": "its newest head was signed at a time ahead of this clock: this clock or its signer's is wrong, "
     "odfctl doctor looks at this one",
-    "abandoned": "you gave it up here",
+    "abandoned": "you abandoned it here",
     "observed": "not enough observers found the same at its source",
     "inputs": "it read blocks of an input that are beyond that input's reach",
 }

@@ -191,7 +191,7 @@ def test_of_a_long_file_the_beginning_is_shown() -> None:
 def test_only_what_is_our_own_is_suggested_to_be_published() -> None:
     """A copy may be shared with this node alone, and is then refused."""
     ours = dataset(wire.DatasetDetail(dataset=msgspec.structs.replace(VIEW, owner=True)))
-    assert "no: odfctl publish weather lets others have it" in ours
+    assert "no: odfctl publish weather lets other nodes copy it" in ours
     assert "odfctl publish" not in dataset(wire.DatasetDetail(dataset=VIEW))
 
 

@@ -195,7 +195,7 @@ def test_it_ends_when_it_says() -> None:
     text = write_invitation(invitation(), KEY)
     last = instant.parse("2026-01-08T00:00:00Z")
     assert read_invitation(text, instant.Instant(last - 1)) == invitation()
-    with pytest.raises(Refused, match="good until 2026-01-08T00:00:00Z"):
+    with pytest.raises(Refused, match="expired at 2026-01-08T00:00:00Z"):
         read_invitation(text, last)
 
 
