@@ -89,7 +89,7 @@ async def _stage(calls: Dispatcher, request: Request) -> object:
 
 
 @asks(
-    Parameter("id", "text", "Of the push: it counts once, however often it comes."),
+    Parameter("id", "text", "Id of the push: it counts once, however often it is sent."),
     takes=bytes, body_types=(OCTETS, JSON, "application/x-ndjson", "text/csv"),
     operation=EndpointService.push, answers=wire.PushReceipt, statuses=(201, 202),
 )  # fmt: skip
@@ -109,7 +109,7 @@ async def _connect(calls: Dispatcher, request: Request) -> object:
 
 @asks(takes=wire.FlowRunRequest, operation=FlowService.run, answers=wire.ResourceManifest)
 async def _run(calls: Dispatcher, request: Request) -> object:
-    """Runs a flow because a person asks for it, and returns the Flow."""
+    """Runs a flow on request, and returns the Flow."""
     id_ = await calls.do(FlowService.run, _name(request, "name"), await body(request, wire.FlowRunRequest))
     return await operations.read(calls, FLOW_TYPE, id_)
 
@@ -161,7 +161,7 @@ async def _doctor(calls: Dispatcher, request: Request) -> object:
 @asks(
     KINDS, Parameter("kept", "flag", "Only what is kept, as a list."),
     Parameter("since", "number", "The sequence number after which the stream continues."),
-    Parameter("log", "text", "The log that `since` is of, or empty: a bookmark, which names it, comes first."),
+    Parameter("log", "text", "The log of `since`; empty: the first item is a bookmark, which names it."),
     operation=LogEvents.kept, answers=Sequence[wire.EventView], follows=LogEvents.follow, stream=wire.EventView,
 )  # fmt: skip
 async def _events(calls: Dispatcher, request: Request) -> object:

@@ -70,8 +70,8 @@ PRUNE: Final = Parameter("prune", "text", "A selector of labels: what has them a
 GENERATION: Final = Parameter(
     "generation", "number", "As it was read: where it is another now, nothing is done (412).", 1
 )
-LIMIT: Final = Parameter("limit", "number", "Resources of a page at the most.", 1, MOST, PAGE)
-TASK: Final = Parameter("task", "flag", "Answer with the task at once (202), in place of waiting for its end.")
+LIMIT: Final = Parameter("limit", "number", "Maximum number of resources of a page.", 1, MOST, PAGE)
+TASK: Final = Parameter("task", "flag", "Answer with the task at once (202); do not wait for its end.")
 ALL: Final = "/{context}/{version}/{type}"
 _ONE: Final = ALL + "/{ref}"
 _TAG: Final = re.compile(r'"([0-9]{1,18})\.[0-9a-f]{16}"')
@@ -173,7 +173,7 @@ async def _apply(calls: Dispatcher, request: Request) -> object:
 
 @asks(SINCE, answers=wire.ResourceManifestNews, media_type=NDJSON, stream=wire.ResourceManifestNews)
 async def _watch(calls: Dispatcher, request: Request) -> object:
-    """Watches the resources of all types: those that stand, a bookmark, and then each change."""
+    """Watches the resources of all types: the existing ones, a bookmark, and then each change."""
     return await _watch_type(calls, None, request)
 
 

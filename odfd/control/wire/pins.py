@@ -12,7 +12,7 @@ _SHOWN: Final = 19
 
 
 class UnheldPin(Value, frozen=True, kw_only=True):
-    """Blocks of transforms that nobody who counts here ran again on the engine that they pin, as it is not here."""
+    """Blocks of transforms that no listed validator ran again on the engine that they pin, as it is not here."""
 
     first: int
     last: int

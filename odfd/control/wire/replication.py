@@ -205,7 +205,7 @@ class Announced(Value, frozen=True, kw_only=True):
 
 
 class CardView(Value, frozen=True, kw_only=True):
-    """The publisher's description of a dataset, and how far this node relies on it."""
+    """The publisher's description of a dataset, and its trust level here."""
 
     id: str
     name: str
@@ -220,7 +220,7 @@ class CardView(Value, frozen=True, kw_only=True):
     """The key that signed the card: a writer of the dataset."""
     kind: str
     standing: str
-    """How far this node relies on it.
+    """Its trust level here.
 
     If stored here ``reproduced``, ``attested 2/3``, ``observed 1/2`` or ``data``; else ``attested 1/3`` by validators
     that count here, ``accused`` by one of them, ``forked``, or ``announced``: nobody who counts here vouches for it.
@@ -283,7 +283,7 @@ class SearchRequest(Request, frozen=True, kw_only=True):
 
 
 class WithdrawnCopy(Value, frozen=True, kw_only=True):
-    """A dataset that is here, and that its publisher shows no more."""
+    """A dataset that is here, and that its publisher withdrew."""
 
     name: str
     """Its local name."""

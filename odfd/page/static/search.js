@@ -104,7 +104,7 @@ function Take({ one, again }) {
 function Alike({ one }) {
   const letters = scripts(one.name);
   if (!one.namesakes && letters.length < 2) return null;
-  return html`<p class="note warn">${one.namesakes > 0 && `${plural(one.namesakes, "other dataset")} ${one.namesakes === 1 ? "has" : "have"} a name that looks like this one: tell them apart by publisher and id. This is `}
+  return html`<p class="note warn">${one.namesakes > 0 && `${plural(one.namesakes, "other dataset")} ${one.namesakes === 1 ? "has" : "have"} a name that looks like this one: distinguish them by publisher and id. This is `}
     ${one.namesakes > 0 && html`<code>${shown(one.id, 200)}</code>, signed by <code>${shown(one.author, 200)}</code>. `}
     ${letters.length > 1 && `Its name mixes letters of ${letters.join(" and ")}.`}</p>`;
 }
@@ -157,7 +157,7 @@ export function Card({ name: id }) {
     <${Alike} one=${one} />
     <div class="two">
       <section aria-labelledby="facts"><h2 id="facts">What its chain says</h2>
-        <p class="quiet">Up to block #${count(one.blocks - 1)}; whoever mirrors it checks this.</p>
+        <p class="quiet">Up to block #${count(one.blocks - 1)}; every mirror checks this.</p>
         ${one.description ? html`<p><${Text} of=${one.description} /></p>` : html`<p class="quiet">No description.</p>`}
         ${one.keywords.length > 0 && html`<p>${one.keywords.map((each) => html`<a class="label" href=${`#/search?q=${part(each)}`}><${Text} of=${each} most=${64} /></a> `)}</p>`}
         <${Facts} of=${[

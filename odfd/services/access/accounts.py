@@ -49,7 +49,7 @@ class AccountService:
         most = ROLES[request.role]
         token, grant = self._tokens.make(account, most, request.note, Instant(expires))
         (view,) = self._views([grant])
-        text = f"{grant.id}, good until {view.expires_at}"
+        text = f"{grant.id}, valid until {view.expires_at}"
         self._context.events.emit("token.created", view.account, text, about=Subjects(account=grant.account))
         return wire.TokenView(
             id=view.id, account=view.account, role=view.role, created_at=view.created_at, expires_at=view.expires_at,

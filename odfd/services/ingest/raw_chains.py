@@ -79,7 +79,7 @@ class RawChains:
         self._board, self._clock = context.board, context.clock
 
     def bind(self, ref: str) -> wire.TaskRef:
-        """Appends the captures of a root to its dataset of captures, and begins it if needed. Result: RawChainView.
+        """Appends the captures of a source dataset to its raw chain, and begins that if needed. Result: RawChainView.
 
         Raises NotFound, Refused.
         """
@@ -176,7 +176,7 @@ class RawChains:
         self._committer.commit_now(Commit(parts=(part,)))
 
     def attest(self, ref: str, request: wire.AttestRawRequest) -> wire.TaskRef:
-        """Decodes the captures of another node's root again, and signs the result for its blocks.
+        """Decodes the captures of another node's source dataset again, and signs the result for its blocks.
 
         Result: RawAttestResult. Raises NotFound, Refused.
         """

@@ -97,7 +97,7 @@ class TrustService:
 
     @operation("GET", DATASET_PATH + "/trust", needs=Owner.POLICY)
     def show(self, ref: str) -> wire.TrustView:
-        """Shows how far a dataset may be relied on, and why; of several shards, each. Raises NotFound, Invalid."""
+        """Shows the reach and trust level of a dataset, and why; of several shards, each. Raises NotFound, Invalid."""
         entry = self._home.resolve(ref)
         others = () if is_one_chain(ref) else self._home.shards_of(entry.id)[1:]
         views = [self._view(self._home.resolve(str(other))) for other in others]
