@@ -159,7 +159,7 @@ async def _doctor(calls: Dispatcher, request: Request) -> object:
 
 
 @asks(
-    KINDS, Parameter("kept", "flag", "Only what is kept, as a list."),
+    KINDS, Parameter("kept", "flag", "Only the kept events, as a list."),
     Parameter("since", "number", "The sequence number after which the stream continues."),
     Parameter("log", "text", "The log of `since`; empty: the first item is a bookmark, which names it."),
     operation=LogEvents.kept, answers=Sequence[wire.EventView], follows=LogEvents.follow, stream=wire.EventView,

@@ -62,11 +62,15 @@ YAML: Final = "application/yaml"
 MERGE_PATCH: Final = "application/merge-patch+json"
 DRY_RUN: Final = Parameter("dryRun", "flag", "Say what would change, and change nothing.")
 FORM: Final = Parameter("form", "text", "`input`: as it can be applied, without what the node writes.")
-MANAGER: Final = Parameter("manager", "text", "Who applies: labels and annotations that others set stay as they are.")
+MANAGER: Final = Parameter(
+    "manager", "text", "Name of the manager: labels and annotations of other managers stay as they are."
+)
 FORCE: Final = Parameter("force", "flag", "Also of what another resource made, which may make it again.")
 ON_ERROR: Final = Parameter("onError", "text", "`skip`: apply those that can be; else `atomic`: all, or none.")
-ACCOUNT: Final = Parameter("account", "text", "Only what this account has, by name or id; empty: who asks.")
-PRUNE: Final = Parameter("prune", "text", "A selector of labels: what has them and is not named is deleted.")
+ACCOUNT: Final = Parameter("account", "text", "Only resources of this account, by name or id; empty: the caller's.")
+PRUNE: Final = Parameter(
+    "prune", "text", "A selector of labels: resources that match it and are not in the manifests are deleted."
+)
 GENERATION: Final = Parameter(
     "generation", "number", "As it was read: where it is another now, nothing is done (412).", 1
 )

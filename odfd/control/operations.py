@@ -82,7 +82,7 @@ class Owner(enum.Enum):
     POLICY = "decides for the node which keys it trusts, for all datasets"
     KEYS = "uses keys of the node, with which a holder speaks as its owner to other nodes"
     NETWORK = (
-        "connects the node to others, or takes in and gives out data in its name, as far as its disk and network go"
+        "connects the node to other nodes, or receives and serves data in its name, as far as its disk and network go"
     )
     FILES = "reads or writes files with the rights of the node's user"
     DISK = "reserves or frees disk space, which all accounts share"

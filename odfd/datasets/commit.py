@@ -157,7 +157,7 @@ def check_jump(ahead: int, now: Instant) -> None:
     if ahead > TOLERANCE:
         raise Refused(
             f"the clock of this machine was set {plural(ahead // TOLERANCE, 'day')} ahead while odfd runs, to"
-            f" {instant.render(_second(now))}: what is written now would be of that time for ever",
+            f" {instant.render(_second(now))}: blocks written now would keep that time for ever",
             rule=CLOCK_AHEAD,
             hint="set the clock; if it is right now, start odfd again",
         )

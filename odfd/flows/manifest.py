@@ -381,7 +381,7 @@ class _Reading:
         longest = self._length_at(f"{path}.maxAwaitInterval", each.max_await_interval, HOUR)
         if not 1 <= least <= _MOST_RECORDS or not 0 < longest <= DAY:
             hint = f"1 to {_MOST_RECORDS:,} records, and at most 1d"
-            self._note(path, "what is waited for is out of range", "number-range", hint)
+            self._note(path, "the awaited time is out of range", "number-range", hint)
         return least, longest
 
     def _arrivals(self, tasks: Sequence[Step]) -> tuple[Arrival, ...]:

@@ -180,7 +180,7 @@ def _check_preprocess(transform: Transform | None) -> None:
         return
     if transform.engine.lower() not in ENGINES:
         raise Invalid(
-            f"preprocess asks for engine {transform.engine!r}, and there is none here",
+            f"preprocess requires engine {transform.engine!r}, and there is none here",
             rule="preprocess-engine",
             hint="write engine: spark; for words of other engines see odfctl docs kamu-compatibility",
         )

@@ -441,7 +441,7 @@ def _anew(name: str, kept: int) -> str:
         return "Its bytes are not kept, so no rendition can be made of them: apply it under another name"
     return (
         f"Make a rendition of the {plural(kept, 'transaction')} whose bytes are kept: odfctl rendition create {name},"
-        f" then odfctl rendition handover {name} N; nothing is taken in until then"
+        f" then odfctl rendition handover {name} N; no rows are ingested until then"
     )
 
 

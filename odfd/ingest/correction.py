@@ -288,7 +288,7 @@ def ledger_of(state: ChainState) -> MergeLedger:
     elif len(strategies) > 1:
         hint = "its sources merge rows in different ways"
     else:
-        hint = "correct the source: what it says next is merged as a correction"
+        hint = "correct the source: its next rows are merged as a correction"
     raise Refused(
         "only rows of a source with the ledger strategy can be corrected by hand", rule="correct-ledger", hint=hint
     )
@@ -377,7 +377,7 @@ def _the_row(ledger: pa.Table, vocab: Vocab, spec: CorrectionSpec) -> pa.Table:
         raise NotFound(
             f"the row with {shown} was taken back at offset {last}",
             rule="correct-row",
-            hint="odfctl tail shows what was said of it; a row that was taken back stays so",
+            hint="odfctl tail shows its events; a retracted row stays retracted",
         )
     raise NotFound(f"no row has {shown}", rule="correct-row", hint="odfctl tail shows rows as the dataset holds them")
 

@@ -144,7 +144,7 @@ def other_gap(gap: SourceGap, name: str) -> Refused:
     return Refused(
         f"the gap {name} is another one now: {gap.name}, of {gap.count:,} addresses",
         rule=GAP_CHANGED,
-        hint="odfctl gap show says what is lost now; nothing was written",
+        hint="odfctl gap show lists what is lost now; nothing was written",
     )
 
 

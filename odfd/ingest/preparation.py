@@ -108,7 +108,7 @@ def _no_sandbox(command: Sequence[str], why: str) -> Refused:
     return Refused(
         f"prepare: Pipe cannot run {' '.join(command)!r} in a sandbox: {why}",
         rule="prepare-pipe",
-        hint=f"install bubblewrap; or, if you trust all who write manifests, {_ALLOW}",
+        hint=f"install bubblewrap; or, if you trust all authors of manifests, {_ALLOW}",
     )
 
 

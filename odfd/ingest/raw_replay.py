@@ -108,7 +108,7 @@ async def replay(
             case Success():
                 made = await trio.to_thread.run_sync(_make, plan, answer, shards, by, folder)
                 return _worst([compare(each.events, own) for each, own in zip(shards, made, strict=True)])
-    raise EngineFault(f"the engine gave an answer of no known kind: {type(answer).__name__}", rule="engine")
+    raise EngineFault(f"the engine sent an answer of an unknown kind: {type(answer).__name__}", rule="engine")
 
 
 def _replayed_gap(shards: Sequence[_Shard], bound: BoundCapture) -> RawReplay:

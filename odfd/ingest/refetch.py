@@ -132,7 +132,7 @@ async def _rows(
             raise engine_failed(message)
         case Success():
             return await trio.to_thread.run_sync(_read_rows, answer, out)
-    raise EngineFault(f"the engine gave an answer of no known kind: {type(answer).__name__}", rule="engine")
+    raise EngineFault(f"the engine sent an answer of an unknown kind: {type(answer).__name__}", rule="engine")
 
 
 def _read_rows(answer: Success, out: Path) -> BlockRows:

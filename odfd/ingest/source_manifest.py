@@ -204,7 +204,7 @@ def check_source_resource(draft: Draft) -> None:
         )
         draft.refuse("spec.vocab", "a Source has no vocabulary of its own here", "source/SourceSpec", use)
     if endpoint is not None and spec.prepare:
-        draft.note("spec.prepare", "what is pushed is not prepared", "source-endpoint", "push it as it is read")
+        draft.note("spec.prepare", "pushed data is not prepared", "source-endpoint", "push it as it is read")
     if endpoint is not None and endpoint.signature is not None:
         _check_signature(draft, endpoint.signature)
     elif endpoint is not None and config:

@@ -137,7 +137,7 @@ class Publisher:
         if served < goal.size:
             raise Refused(
                 f"{served} of {plural(goal.size, 'block')} of {dataset.short} may be passed on", rule="serve",
-                hint="odfctl trust show says why; policy.serve says what is needed",
+                hint="odfctl trust show says why; policy.serve has the required facts",
             )  # fmt: skip
         return goal
 

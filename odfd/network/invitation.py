@@ -189,7 +189,7 @@ MAX_FILE: Final = MAX_TEXT + 1024
 MAX_URL: Final = 2048
 PATIENCE: Final = Patience(connect=5.0, silence=10.0, span=10.0, least=64, total=20.0)
 """Limits of the fetch; short, because a person waits for it."""
-_ASK: Final = "ask who invites for another address, or for the line itself (odf:…)"
+_ASK: Final = "ask the inviter for another address, or for the invitation itself (odf:…)"
 
 
 def is_url(text: str) -> bool:

@@ -31,7 +31,7 @@ class TrustPolicySpec(msgspec.Struct, frozen=True, kw_only=True):
         | None
     ) = None
     serve: (
-        Annotated[str, describe("Facts required before data is served to others. Default: the settings'.")] | None
+        Annotated[str, describe("Facts required before data is served to other nodes. Default: the settings'.")] | None
     ) = None
     priority: (
         Annotated[

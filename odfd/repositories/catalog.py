@@ -50,7 +50,7 @@ class Target(NamedTuple):
         if fault.rule in _UNANSWERED:
             fault.hint = "try again: the received bytes are kept; odfctl repo list shows where it is"
         elif fault.rule in _DAMAGED and not fault.hint:
-            fault.hint = f"nothing of {self} was taken: the writer of {self.repository} has to push it again"
+            fault.hint = f"nothing of {self} was stored: the writer of {self.repository} has to push it again"
         return fault
 
 

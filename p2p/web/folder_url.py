@@ -27,7 +27,7 @@ def place_of(source: str) -> str | None:
     except httpx.InvalidURL as error:
         raise _bad(source, str(error)) from error
     if not url.host or (url.port or 0) > MAX_PORT:
-        raise _bad(source, "it names no host, or a port that is none")
+        raise _bad(source, "it names no host, or an invalid port")
     if "%" in url.host:
         raise _bad(source, "an address with a zone is good on one link of one machine alone")
     if url.userinfo:

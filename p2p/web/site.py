@@ -143,7 +143,7 @@ class Web(WebClients):
                 with trio.CancelScope(shield=True):
                     await response.aclose()
         except httpx.TimeoutException as error:
-            raise Remote(f"{content}: the server gave nothing in time", rule="web-slow", hint=_AGAIN) from error
+            raise Remote(f"{content}: the server sent nothing in time", rule="web-slow", hint=_AGAIN) from error
         except (httpx.HTTPError, httpx.InvalidURL) as error:
             told = str(error) or type(error).__name__
             raise Remote(f"{content} is not available: {told[:300]}", rule="web-failed", hint=_AGAIN) from error

@@ -135,7 +135,7 @@ class _told:  # noqa: N801  used as a function
     ) -> None:
         hint = "try again later: the received bytes are kept"
         if isinstance(error, httpx.TimeoutException):
-            raise Remote(f"{self._url}: the server gave nothing in time", rule="web-slow", hint=hint) from error
+            raise Remote(f"{self._url}: the server sent nothing in time", rule="web-slow", hint=hint) from error
         if isinstance(error, NotAllowed):
             raise Refused(f"a server leads into this network: {error.message}", rule="web-redirect") from error
         if isinstance(error, httpx.HTTPError | httpx.InvalidURL):

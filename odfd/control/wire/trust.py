@@ -92,7 +92,7 @@ class ProofReport(Value, frozen=True, kw_only=True):
 
 
 class Reach(Value, frozen=True, kw_only=True):
-    """Number of blocks, from the first on, within reach of a purpose: ``3`` means blocks 0, 1 and 2; ``0`` means none."""
+    """Blocks, from the first on, within reach of a purpose: ``3`` means blocks 0, 1 and 2; ``0`` means none."""
 
     use: int
     serve: int

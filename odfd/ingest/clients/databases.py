@@ -73,7 +73,7 @@ def decode_position(text: str, cursor: Sequence[str]) -> Position:
         raise Refused(
             f"the chain is at a position by {', '.join(found)}, and the source now goes by {', '.join(cursor)}",
             rule=CURSOR_RULE,
-            hint="write the cursor as before, or begin again: `odfctl reset` takes back what was ingested",
+            hint="write the cursor as before, or begin again: `odfctl reset` drops the ingested blocks",
         )
     return found
 
@@ -334,7 +334,7 @@ def _mysql_column(described: Sequence[Any], values: Sequence[Any]) -> pa.Array:
         raise Invalid(
             f"column {name!r} does not fit {kind}: {error}",
             rule="column-type",
-            hint=f"say in the query what it is: cast({name} as char) as {name}",
+            hint=f"state its type in the query: cast({name} as char) as {name}",
         ) from error
 
 

@@ -432,7 +432,7 @@ class _Transfer:
 
 def _change_fault() -> Remote:
     return Remote(
-        "the file changed while it was read, and nothing of it was kept", rule="source-changed", hint="pull again"
+        "the file changed while it was read, and no part of it was kept", rule="source-changed", hint="pull again"
     )
 
 

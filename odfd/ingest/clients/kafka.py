@@ -107,14 +107,15 @@ def starts(after: TopicPosition | None, topic: str, partitions: list[int]) -> di
         raise Refused(
             "the topic was deleted and made again: its offsets count other messages than those that were taken",
             rule=POSITION_RULE,
-            hint="read it into another dataset, or begin again: `odfctl reset` takes back what was ingested",
+            hint="read it into another dataset, or begin again: `odfctl reset` drops the ingested blocks",
         )
     if gone := sorted({int(name) for name in after.next} - set(partitions)):
         raise Refused(
             f"partition {gone[0]} of the topic, of which messages were taken, is not there any more",
             rule=POSITION_RULE,
-            hint="is it the right broker? else read it into another dataset, or begin again: `odfctl reset` takes back"
-            " what was ingested",
+            hint="check that it is the right broker; else read it into another dataset, or begin "
+            "again: `odfctl reset` drops"
+            " the ingested blocks",
         )
     return {partition: after.next.get(str(partition), 0) for partition in partitions}
 

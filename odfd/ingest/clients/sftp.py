@@ -163,7 +163,7 @@ class _Reader:
 
 def _change_fault() -> Remote:
     return Remote(
-        "the file changed while it was read, and nothing of it was kept", rule="source-changed", hint="pull again"
+        "the file changed while it was read, and no part of it was kept", rule="source-changed", hint="pull again"
     )
 
 

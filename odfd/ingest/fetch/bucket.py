@@ -239,7 +239,7 @@ class _Source:
 
     def _change_fault(self) -> Remote:
         return Remote(
-            f"an object of {self._step.path} changed or went while it was read, and nothing of it was kept",
+            f"an object of {self._step.path} changed or went while it was read, and no part of it was kept",
             rule="source-changed",
             hint="pull again",
         )

@@ -68,7 +68,7 @@ async def page(
             parts = await stack.enter_async_context(aclosing(lively(shown, raw, patience, deadline, _SLOW)))
             yield PageResponse(response.status_code, response.reason_phrase, response.headers, parts)
     except httpx.TimeoutException as error:
-        raise Remote(f"{shown}: the server gave nothing in time", rule="web-slow", hint=_SLOW) from error
+        raise Remote(f"{shown}: the server sent nothing in time", rule="web-slow", hint=_SLOW) from error
     except (httpx.HTTPError, httpx.InvalidURL, OSError) as error:
         raise Remote(f"cannot reach {shown}: {_error_text(error)}", rule="url-http", hint=_AGAIN) from error
 
@@ -166,7 +166,7 @@ async def _follow(stack: AsyncExitStack, question: _Question, shown: str, settin
             with trio.fail_after(settings.patience.head):
                 response = await client.send(request, stream=True)
         except trio.TooSlowError as error:
-            raise Remote(f"{shown}: the server gave no answer in time", rule="web-slow", hint=_SLOW) from error
+            raise Remote(f"{shown}: the server did not answer in time", rule="web-slow", hint=_SLOW) from error
         location = response.headers.get("Location") if response.is_redirect else None
         if location is None:
             return response

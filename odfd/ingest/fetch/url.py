@@ -362,7 +362,7 @@ def address_of(url: FilledTemplate) -> tuple[str, dict[str, FilledTemplate]]:
 
 def _no_host(url: FilledTemplate) -> Invalid:
     return Invalid(
-        f"{url} names no host, or a port that is none",
+        f"{url} names no host, or an invalid port",
         rule="url-host",
         hint="write https://host/path, or https://host:port/path",
     )

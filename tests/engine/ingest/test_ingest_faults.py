@@ -193,7 +193,7 @@ def test_a_query_that_means_nothing_says_where(dataset: Callable[..., Any], csv_
 def test_another_engine_is_not_impersonated(dataset: Callable[..., Any], csv_step: Callable[..., Any]) -> None:
     steps = TransformSql(engine="datafusion", queries=(SqlQueryStep(query="select * from input"),))
     answer = dataset(MergeAppend()).ingest(HEAD + "A,1\n", csv_step(CITY), preprocess=steps)
-    assert "preprocess asks for engine 'datafusion'" in str(answer)
+    assert "preprocess requires engine 'datafusion'" in str(answer)
 
 
 def test_input_order_survives_the_ranges_and_a_filter(

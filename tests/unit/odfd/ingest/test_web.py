@@ -210,7 +210,7 @@ def test_a_token_is_asked_for_and_shown_to_its_service_alone(service: str, pull:
     assert body == b"grant_type=client_credentials&scope=read"
     assert asked["Authorization"] == "Bearer abc"
     Service.answers["/token"] = lambda _: (401, {}, {"error": "invalid_client", "secret": SECRETS["SECRET"]})
-    with pytest.raises(Remote, match="answers 401, and gives no token") as fault:
+    with pytest.raises(Remote, match="answers 401, and returns no token") as fault:
         pull(HttpRequest(auth=auth))
     assert "s3cr3t" not in f"{fault.value.message}{fault.value.hint}"
 

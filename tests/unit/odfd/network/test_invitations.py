@@ -315,7 +315,7 @@ async def test_a_server_that_is_not_there_is_told_with_what_a_person_can_do() ->
     with pytest.raises(Remote) as refused:
         await fetch_invitation("https://example.org/i", web)
     assert refused.value.hint is not None
-    assert refused.value.hint.startswith("ask who invites")
+    assert refused.value.hint.startswith("ask the inviter")
 
 
 # Tokens of invitations: who is admitted, what a crash leaves, and what is kept of them.
