@@ -134,7 +134,7 @@ def _gap_of(said: Mapping[str, Any] | None) -> SourceGap | None:
 def check_name(gap: SourceGap | None, name: str) -> SourceGap:
     """Returns the gap of what is forgotten. Raises Refused if it is none, or has another name."""
     if gap is None:
-        raise _none("the source has deleted nothing that was not ingested")
+        raise _none("the source has no gap")
     if gap.name != name:
         raise other_gap(gap, name)
     return gap

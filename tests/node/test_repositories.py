@@ -132,7 +132,7 @@ async def test_a_bucket_is_pushed_to_pulled_from_and_mirrored_over_http(world: W
             (nothing,) = await bob.pull("archive/nothing")
             assert nothing.fault is not None
             assert nothing.message.startswith("archive has no dataset nothing")
-            with pytest.raises(Invalid, match=r"by the URL of its place: s3://a/b") as wrong:
+            with pytest.raises(Invalid, match=r"by its URL: s3://a/b") as wrong:
                 await bob.pull("s3://a/b")
             assert "odfctl repo add NAME URL" in (wrong.value.hint or "")
             told += repr(item) + repr(nothing) + repr(alice.logger.said) + repr(alice.events.list_kept())

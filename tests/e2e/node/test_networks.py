@@ -205,7 +205,7 @@ def test_an_invitation_for_one_node_is_redeemed_once(make_daemon: Callable[..., 
     alice.start()
     joined = bob.said("join", "-y", line)
     assert joined.code == 0, joined.err
-    assert "good for    1 node" in joined.err
+    assert "valid for   1 node" in joined.err
     refused = carol.said("join", "-y", line)
     assert refused.code != 0
     assert "rule invitation-used" in refused.err

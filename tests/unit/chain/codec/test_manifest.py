@@ -163,7 +163,7 @@ MISTAKES = [
     ("name: nyc.flights", "nam: x", 5, "name is missing"),
     ("name: nyc.flights", "name:", 5, "name: is empty, and must be given"),
     ("kind: Root", "kind: Rot", 6, "kind: unknown DatasetKind 'Rot'"),
-    ("kind: Root", "kind: Root\n  kind: Root", 7, "key 'kind' stands twice"),
+    ("kind: Root", "kind: Root\n  kind: Root", 7, "key 'kind' appears twice"),
     ("merge: Append", "merge: Apend", 29, "metadata[0].merge: unknown kind 'Apend'"),
     ("merge: Append", "merge: Ledger", 29, "metadata[0].merge: primaryKey is missing"),
     ("merge: Append", "merge: [Append]", 29, "metadata[0].merge: expected fields with a 'kind', found a list"),
