@@ -102,7 +102,7 @@ class RelationsSpec(msgspec.Struct, frozen=True, kw_only=True):
     relations: (
         Annotated[tuple[RelationSpec, ...], describe("Roles on resources, and members of organizations.")] | None
     ) = None
-    attributes: Annotated[tuple[AttributeSpec, ...], describe("Rights for everybody, and administrators.")] | None = (
+    attributes: Annotated[tuple[AttributeSpec, ...], describe("Rights of all callers, and administrators.")] | None = (
         None
     )
 

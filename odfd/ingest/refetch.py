@@ -125,7 +125,7 @@ async def _rows(
     answer = await ingest(deps.engine, plan_ingest(state, source, batch, time, terms).request)
     match answer:
         case InvalidQuery(message=message, rule=rule) if rule in OF_LIMITS:
-            raise Refused(message, rule=rule or "", hint="it is larger than this node takes in from unlisted peers")
+            raise Refused(message, rule=rule or "", hint="it is larger than this node accepts from other nodes")
         case InvalidQuery():
             return None
         case EngineInternalError(message=message):

@@ -199,7 +199,7 @@ def _check(content: str, response: httpx.Response) -> None:
     if status in _GONE:
         raise FileMissing(f"there is no {content}", rule="web-missing")
     if status in (httpx.codes.UNAUTHORIZED, httpx.codes.FORBIDDEN):
-        raise Remote(f"{content} is not for everybody: status {status}", rule="web-refused")
+        raise Remote(f"{content} is not public: status {status}", rule="web-refused")
     if status not in (httpx.codes.OK, httpx.codes.PARTIAL_CONTENT):
         raise Remote(f"{content} answers with status {status}", rule="web-failed", hint=_AGAIN)
     encoding = response.headers.get("Content-Encoding", "identity")

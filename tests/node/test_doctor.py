@@ -359,7 +359,7 @@ async def test_a_disk_with_less_than_is_kept_free_is_told_of(world: World) -> No
         alice.parts.in_force.settings.put(dataclasses.replace(alice.parts.settings, limits=limits))
         found = (await quick(alice))["disk"]
         assert (found.result, found.hint) == ("warning", "free some space, or lower limits.disk-reserve-bytes")
-        assert found.message.endswith("and 4612 PB are kept free: nothing new is taken in")
+        assert found.message.endswith("and 4612 PB are kept free: no new data is stored")
 
 
 @pytest.mark.parametrize(

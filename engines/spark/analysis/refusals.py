@@ -82,7 +82,7 @@ EARLIER_ROWS: Final = OperatorRefusal(
 LATER_ROWS: Final = OperatorRefusal(
     "unbounded-frame",
     "lead looks at a row that is still to come, and nothing says by when: no record could be written before it",
-    "partition by a window of event time too, as in partition by time_bucket(interval '1' day, event_time); or tell "
+    "partition by a window of event time too, as in partition by time_bucket(interval '1' day, event_time); or write "
     "each pair with its later row, by lag in place of lead",
 )
 HOP_CALENDAR: Final = OperatorRefusal(

@@ -80,7 +80,7 @@ def _remove(session: Session, args: argparse.Namespace) -> None:
     argument(
         "--private",
         action="store_true",
-        help="also unpublished datasets: everybody who can read the repository can read them then",
+        help="also unpublished datasets: every reader of the repository can then read them",
     ),
     description="Push datasets to a repository: first new objects, then blocks, then the head, which is replaced only "
     "if no other push replaced it meanwhile. An interrupted push resumes where it stopped.",

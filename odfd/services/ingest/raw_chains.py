@@ -257,7 +257,7 @@ class RawChains:
             raise Refused(
                 f"{plural(size, 'byte')} of one transaction, of at most {most:,}",
                 rule="source-size",
-                hint="it is larger than this node takes in from unlisted peers",
+                hint="it is larger than this node accepts from other nodes",
             )
 
     def _sign(self, place: PlacedCapture, is_same: bool) -> int:

@@ -93,7 +93,7 @@ class Doctor:
         waiting = [file.stat().st_size for file in self._home.folder(PARTIAL).iterdir()]
         under_way = f"; {_on_the_way(waiting)}" if waiting else ""
         if free < (reserve := self._reserve()):
-            message = f"{size(free)} free{under_way}, and {size(reserve)} are kept free: nothing new is taken in"
+            message = f"{size(free)} free{under_way}, and {size(reserve)} are kept free: no new data is stored"
             hint = "free some space, or lower limits.disk-reserve-bytes"
             return wire.Probe(name="disk", result="warning", message=message, hint=hint)
         return ok("disk", f"{size(free)} free at {directory}{under_way}")

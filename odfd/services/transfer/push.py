@@ -159,9 +159,7 @@ def _explain(fault: Conflict, target: Target, entry: DatasetEntry) -> Conflict:
             hint = f"odfctl push {entry.name} again; where it is refused, the other history is there: {pull}"
             return Conflict(f"someone else pushed to {target} meanwhile: {fault.message}", rule=RACED, hint=hint)
         case "export-behind":
-            return Conflict(
-                fault.message, rule="push-behind", hint=f"take in what is there first: odfctl pull {target}"
-            )
+            return Conflict(fault.message, rule="push-behind", hint=f"pull what is there first: odfctl pull {target}")
         case "export-diverged":
             hint = f"look at what is there on another node: {pull}; or push under another name: --to {target}-2"
             return Conflict(fault.message, rule="push-diverged", hint=hint)
