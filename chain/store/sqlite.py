@@ -217,7 +217,7 @@ class SqliteChains:
                 raise Conflict(
                     "the chain changed during the repair",
                     rule="compare-and-append",
-                    hint="do it again",
+                    hint="repeat the command",
                     place=dataset.short,
                 )
             connection.execute(

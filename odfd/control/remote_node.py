@@ -41,7 +41,7 @@ class RemoteNode(NamedTuple):
         try:
             connection = socket.create_connection((self.host, self.port), patience)
         except OSError as error:
-            hint = "does it run there, with api.listen, and does the network let you through?"
+            hint = "check that it runs there, with api.listen, and that the network permits the connection"
             raise Unreachable(f"no node answers at {self.url}: {error}", rule="connection", hint=hint) from error
         if not self.is_secure:
             return connection

@@ -587,7 +587,9 @@ def _writing() -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise Environment(f"cannot keep a push: {error.strerror}", rule="disk", hint="is the disk full?") from error
+        raise Environment(
+            f"cannot keep a push: {error.strerror}", rule="disk", hint="check that the disk is not full"
+        ) from error
 
 
 def forget_reader(connection: sqlite3.Connection, dataset: DatasetId) -> None:

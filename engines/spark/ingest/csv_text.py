@@ -318,7 +318,7 @@ def _check_names(header: list[str], dialect: CsvDialect, wanted: pa.Schema | Non
         raise Invalid(
             "no header: all lines are empty",
             rule="read-header",
-            hint="is the whole file there? a file of no bytes is passed over",
+            hint="check that the file is complete; an empty file is skipped",
             place=here,
         )
     if twice := repeated(header):

@@ -218,7 +218,7 @@ def check_size(names: Sequence[str], place: str) -> None:
         raise Invalid(
             f"{len(names):,} columns",
             rule="read-columns",
-            hint=f"a dataset has at most {MAX_COLUMNS:,}; is it the right separator, or should columns be rows?",
+            hint=f"a dataset has at most {MAX_COLUMNS:,}; check the separator, and whether columns should be rows",
             place=place,
         )
     if len(longest := max(names, key=len, default="")) > MAX_NAME:

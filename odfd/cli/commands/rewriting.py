@@ -103,7 +103,7 @@ def _given_up(plan: wire.RewriteResult) -> str:
     """Returns the question whether to carry out a plan that drops records."""
     count = plan.before - plan.kept
     first = f"block #{plan.kept}" if count == 1 else f"{count:,} blocks from #{plan.kept} on"
-    return f"Give up {first} of {plan.ref}, with {'its' if count == 1 else 'their'} records?"
+    return f"Drop {first} of {plan.ref}, with {'its' if count == 1 else 'their'} records?"
 
 
 def rewrite_text(done: wire.RewriteResult) -> str:

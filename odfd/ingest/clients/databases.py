@@ -164,7 +164,9 @@ class Sqlite(SourceDatabase):
             for each in ("PRAGMA trusted_schema = OFF", "PRAGMA query_only = ON", "BEGIN"):
                 self._base.execute(each)
         except sqlite3.Error as error:
-            raise Remote(f"cannot open the database: {error}", rule=RULE, hint="is it an SQLite file?") from error
+            raise Remote(
+                f"cannot open the database: {error}", rule=RULE, hint="check that it is an SQLite file"
+            ) from error
 
     def close(self) -> None:
         self._base.close()

@@ -361,14 +361,14 @@ def fault_of(error: Any, job: TopicJob) -> Fault:
     code = error.code() if isinstance(error, KafkaError) else None
     name = error.name() if isinstance(error, KafkaError) else "settings"
     if code in (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError.TOPIC_EXCEPTION):
-        return NotFound(f"there is no topic {job.topic!r}", rule=RULE, hint="is its name right?")
+        return NotFound(f"there is no topic {job.topic!r}", rule=RULE, hint="check its name")
     if code in (
         KafkaError.TOPIC_AUTHORIZATION_FAILED,
         KafkaError.SASL_AUTHENTICATION_FAILED,
         KafkaError._AUTHENTICATION,
     ):
         return Refused(
-            f"the broker refuses this node: {name}", rule="kafka-credentials", hint="user, password, rights?"
+            f"the broker refuses this node: {name}", rule="kafka-credentials", hint="check user, password and rights"
         )
     if code is None:
         return Invalid("the client does not take these settings", rule=RULE, hint="see odfctl docs sources")

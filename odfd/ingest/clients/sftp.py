@@ -67,7 +67,9 @@ async def _entries(
         if name in (".", ".."):
             continue
         if _NOT_IN_NAMES.search(name):
-            raise Refused(f"the server lists {name!r}, which is no name", rule=SFTP, hint="is it the right server?")
+            raise Refused(
+                f"the server lists {name!r}, which is no name", rule=SFTP, hint="check that it is the right server"
+            )
         yield name, each.attrs
 
 
@@ -90,7 +92,7 @@ async def _answer(job: SftpJob) -> SftpResult:
             # An orderly end would wait for a server that does not answer.
             connection.abort()
     except asyncssh.SFTPNoSuchFile:
-        raise NotFound(f"there is no {job.path!r}", rule=SFTP, hint="is the URL right?") from None
+        raise NotFound(f"there is no {job.path!r}", rule=SFTP, hint="check the URL") from None
     except asyncssh.SFTPPermissionDenied:
         raise Refused(f"the user may not read {job.path!r}", rule=SFTP, hint="ask the server's owner") from None
     except UnicodeDecodeError:

@@ -234,7 +234,9 @@ class EvmNode:
             raise self._odd("an answer is not to the request") from None
 
     def _odd(self, why: str) -> Remote:
-        return Remote(f"{self._shown}: {why}", rule=RULE, hint="is it a node of the chain, and has it all blocks?")
+        return Remote(
+            f"{self._shown}: {why}", rule=RULE, hint="check that it is a node of this chain, and has all blocks"
+        )
 
 
 STRIDE: Final = 100_000

@@ -176,7 +176,9 @@ async def _follow(stack: AsyncExitStack, question: _Question, shown: str, settin
         with trio.CancelScope(shield=True):
             await response.aclose()
         question = question.sent_on(location, shown)
-    raise Remote(f"{shown}: more than {REDIRECTS} redirects", rule="source-redirect", hint="is it a loop?")
+    raise Remote(
+        f"{shown}: more than {REDIRECTS} redirects", rule="source-redirect", hint="check that its redirects do not loop"
+    )
 
 
 def _encode(headers: Mapping[str, str]) -> list[tuple[bytes, bytes]]:

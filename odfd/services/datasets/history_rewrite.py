@@ -173,7 +173,7 @@ class HistoryRewriteService:
             tree = Ledger(connection).chain(plan.dataset).frontier
         # A block may have been added since the plan; the new epoch would not count it among those of the old one.
         if tree.size != plan.last.size:
-            raise Conflict("the chain is being written to", rule="head-moved", hint="do it again")
+            raise Conflict("the chain is being written to", rule="head-moved", hint="repeat the command")
         base = kept_tree(self.home.chains.chain(plan.dataset), plan.base.size)
         return EpochOpening(
             "compaction" if plan.after == "merged" else request.reason, tree_head(base), tree_head(tree)
@@ -205,7 +205,7 @@ class HistoryRewriteService:
                 raise Conflict(
                     f"the signed statements are about another history of {entry.name} than the one that is here",
                     rule="rewrite-draft",
-                    hint="the dataset moved meanwhile: do it again",
+                    hint="the dataset moved meanwhile: repeat the command",
                 )
         given = signatures_of(request.signatures)
         return said, sign_version(self.home.database, self.home.keys, said, payload, given)

@@ -24,7 +24,7 @@ def sheet_text(job: Conversion) -> Iterator[bytes]:
         raise Invalid(
             f"not a table of an office program that can be read: {error}",
             rule=RULE,
-            hint="xlsx, xls and ods are read; is the whole file there, and without a password?",
+            hint="xlsx, xls and ods are read; check that the file is complete, and has no password",
             place=job.name,
         ) from error
     line = io.StringIO()
