@@ -104,7 +104,7 @@ def _portal(portal: wire.PortalFacts | None) -> list[tuple[str, str]]:
     return [
         ("portal", f"rows of a private dataset: {clean(portal.rule, 300)}"),
         ("vouched by", f"its publisher, {count} of the newest block{others}"),
-        ("checked", "the rule by anyone (odfctl verify), what the rows were made of by auditors alone"),
+        ("checked", "the rule by anyone (odfctl verify), the private input by auditors alone"),
     ]
 
 

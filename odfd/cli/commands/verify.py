@@ -112,7 +112,7 @@ def report_text(report: wire.VerifyReport) -> str:
         lines.append(f"  the data of {formatting.plural(coming, 'slice')} is on its way here, and not checked yet")
     if rule := checked.portal:
         lines.append(f"  a portal: all rows were checked against its rule, {clean(rule, 300)}")
-        lines.append("  its private input was not checked: odfctl describe dataset names the nodes that read it")
+        lines.append("  its private input was not checked: odfctl describe dataset counts the auditors that checked it")
     for failure in report.failures:
         number = failure.block.sequence_number
         head = f"  #{number}" if number is not None else "  -"
