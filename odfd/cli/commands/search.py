@@ -44,8 +44,8 @@ _AGAIN: Final = 0.25
     argument("--wait", metavar="SPAN", help="repeat the search for this long until something is found: 30s, 1m"),
     argument("--limit", type=how_many, default=20, metavar="N", help="maximum number of results (20)"),
     description="Find datasets in the network by their cards: name, title, place, keywords, description, columns. "
-    "Datasets on which this node relies most come first, then those that peers in most subnets serve; the "
-    "publisher's own words do not count. odfctl describe dataset did:odf:… shows a dataset before you mirror it.",
+    "Datasets with the highest trust level here come first, then those that peers in most subnets serve; the "
+    "publisher's own claims do not count. odfctl describe dataset did:odf:… shows a dataset before you mirror it.",
     example="air quality --license CC-BY-4.0 --since 30d",
 )
 def _search(session: Session, args: argparse.Namespace) -> None:
