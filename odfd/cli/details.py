@@ -189,8 +189,8 @@ def _namesakes(number: int) -> str:
 
 
 def _spread(view: wire.CardView) -> str:
-    """Formats ``3 in 2 blocks of addresses``."""
-    where = f" in {formatting.plural(view.places, 'block')} of addresses" if view.places else ""
+    """Formats ``3 in 2 subnets``."""
+    where = f" in {formatting.plural(view.places, 'subnet')}" if view.places else ""
     return f"{formatting.count(view.peers)}{where}"
 
 

@@ -59,7 +59,7 @@ class NetworkContact(Value, frozen=True, kw_only=True):
     """The key that signed the invitation."""
     means: str
     address_blocks: int = 0
-    """Number of address blocks of connected peers: /16 of IPv4, /32 of IPv6."""
+    """Number of subnets of connected peers: /16 of IPv4, /32 of IPv6."""
     met: dict[str, int] = msgspec.field(default_factory=dict)
     """Number of mirrored datasets by kind of first contact."""
     advice: tuple[str, ...] = ()
@@ -228,7 +228,7 @@ class CardView(Value, frozen=True, kw_only=True):
     peers: int = 0
     """Number of connected peers that say they serve it."""
     places: int = 0
-    """Number of address blocks of these (/16 of IPv4, /32 of IPv6): one operator may own a whole block."""
+    """Number of their subnets (/16 of IPv4, /32 of IPv6): one operator may own a whole subnet."""
     namesakes: int = 0
     """Number of other datasets with the same name at their publishers."""
     description: str = ""

@@ -56,7 +56,7 @@ function Found({ words }) {
   const { found, more: rest, cards, withdrawn: taken } = state.answer;
   const beyond = rest > 0 && limit >= MOST;
   return html`<p class="quiet" role="status">${rest ? `The first ${count(found.length)} of ${plural(found.length + rest, "dataset")}` : plural(found.length, "dataset")}, in ${plural(cards, "card")} that publishers signed.
-      First those on which this node relies most, then those that peers in most blocks of addresses serve; what publishers say of themselves does not count.</p>
+      First those with the highest trust level here, then those that peers in most subnets serve; the publishers' own claims do not count.</p>
     ${!found.length && html`<p class="note">${cards ? "None is like this. A word finds what begins with it; every word must occur." : "No card came yet: they come within the first minute in a network."}</p>`}
     ${taken.map((one) => html`<p class="note warn"><a href=${`#/datasets/${part(one.name)}`}><${Text} of=${one.name} most=${120} /></a> is here: ${withdrawn(one.withdrawnAt)}</p>`)}
     <ol class="hits">${found.map((one) => html`<${Hit} key=${one.id} one=${one} again=${() => again(turn + 1)} />`)}</ol>
@@ -130,7 +130,7 @@ function License({ one }) {
 
 function Served({ one }) {
   if (!one.peers) return "no connected peer";
-  return `${plural(one.peers, "peer")} in ${plural(one.places, "block")} of addresses`;
+  return `${plural(one.peers, "peer")} in ${plural(one.places, "subnet")}`;
 }
 
 /** Rows that a publisher shows; they are a stranger's texts until a mirror has checked them. */

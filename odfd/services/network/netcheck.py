@@ -74,8 +74,8 @@ def _dial_backs(facts: NetFacts) -> Iterator[wire.Probe]:
         hint = "two peers in different networks must be connected that are not relays of this node"
         yield _warning("dial-back", "no address of the Internet to be tried", hint)
     for each in facts.reached:
-        tried = [f"reached from {plural(each.yes, 'block')} of addresses"] * bool(each.yes or not each.no)
-        tried += [f"not reached from {plural(each.no, 'block')} of addresses"] * bool(each.no)
+        tried = [f"reached from {plural(each.yes, 'subnet')}"] * bool(each.yes or not each.no)
+        tried += [f"not reached from {plural(each.no, 'subnet')}"] * bool(each.no)
         said = f"{each.address}: {', '.join(tried)}"
         if each.reached is Reached.YES:
             yield _ok("dial-back", said)
