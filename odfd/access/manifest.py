@@ -278,7 +278,7 @@ spec:
 
 GROUP_TYPE: Final = ResourceType(
     names=registry.GROUP,
-    about="Accounts that have rights together: whom Relations make its members.",
+    about="Accounts that have rights together. Relations name its members.",
     spec=GroupSpec,
     example="""\
 $schema: Group

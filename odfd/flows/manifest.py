@@ -473,7 +473,7 @@ FLOW_TYPE: Final = ResourceType(
     names=registry.FLOW,
     made_by="a derived dataset, which follows its inputs",
     instead="odfctl flow pause NAME, or set flows.follow = false for all",
-    about="Declares when the node pulls a dataset, or does other tasks, by itself (odfctl docs flows).",
+    about="Declares when the node pulls a dataset, or does other tasks, automatically (odfctl docs flows).",
     spec=FlowSpec, converts=prepare, shows=show, annotations={POLICY: FlowPolicySpec},
     uris=tuple(f"{base}/flow/{VERSION}/Flow" for base in (ODF, OURS)),
     own_kinds=OWN_KINDS | OWN_TRIGGERS, is_pruned=True,

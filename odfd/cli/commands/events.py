@@ -95,7 +95,7 @@ _TASK: Final = "task"
 @commands.add(
     "logs",
     argument("task", nargs="?", metavar="task/ID", help="only lines of one task, which may be finished"),
-    argument("-f", "--follow", action="store_true", help="afterwards print each line as it is logged"),
+    argument("-f", "--follow", action="store_true", help="then print each new line of the log"),
     argument("-n", "--limit", type=how_many, metavar="N", help="number of lines (100)"),
     argument("--level", choices=LEVELS, help="only lines of this level and above"),
     argument("--part", metavar="PART", help="only lines of one part of the daemon, like p2p or odfd.mirrors"),

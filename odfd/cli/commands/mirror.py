@@ -36,7 +36,7 @@ mirror = commands.group(
     ),
     argument("--rate", metavar="SIZE", help="maximum bytes a second: 500kB, 2MiB, none (none)"),
     argument("--use", metavar="EXPR", help="facts required before use on this node"),
-    argument("--serve", metavar="EXPR", help="facts required before serving to others"),
+    argument("--serve", metavar="EXPR", help="facts required before serving it to other nodes"),
     argument("--expect", metavar="HASH", help="a block that the chain must contain"),
     argument(
         "--from",

@@ -89,7 +89,7 @@ def _change(session: Session, args: argparse.Namespace) -> None:
     argument("--with", dest="peers", nargs="+", default=(), metavar="PEER", help="a peer that may read it"),
     argument("--revoke", nargs="+", default=(), metavar="PEER", help="a peer that may no longer read it"),
     description=(
-        "Share a private dataset with some peers; for all others it does not exist. A peer is named by its id "
+        "Share a private dataset with some peers; for all other peers it does not exist. A peer is named by its id "
         "(12D3KooW…, which its odfctl status shows), its key (did:key:…), or the beginning of an id in odfctl "
         "peer list. It fetches the dataset by: odfctl mirror add DID --from THIS-PEER. A revoked peer keeps "
         "its copy. Without options: list with whom the dataset is shared."

@@ -304,7 +304,7 @@ def _parse_ref(ref: str) -> tuple[Registration, str]:
     "adopt",
     argument("ref", metavar="DID|NAME"),
     argument("name", nargs="?", metavar="NEW_NAME"),
-    description="Take back a deleted dataset whose data was kept: odfctl get unmanaged lists them. It is private, and "
+    description="Restore a deleted dataset whose data was kept: odfctl get unmanaged lists them. It is private, and "
     "has the name that it had unless NEW_NAME is given.",
     example="nyc.flights",
 )

@@ -28,7 +28,7 @@ from odfd.resources import registry
 commands = Commands()
 trust = commands.group(
     "trust",
-    description="What is known of a dataset, by whom, and what this node's policy makes of it.",
+    description="The statements about a dataset, their signers, and the result of this node's policy.",
     example="show nyc.flights.delays",
 )
 
@@ -118,7 +118,7 @@ def _resolve(session: Session, args: argparse.Namespace) -> None:
     session.answer(done, lambda made: "\n".join(f"{made.ref}: {clean(settle, 200)}" for settle in made.settles))
 
 
-validator = trust.group("validator", help="whose verdicts count", example="add did:key:z6Mk… --group uni-graz")
+validator = trust.group("validator", help="validators whose verdicts count", example="add did:key:z6Mk… --group uni-graz")
 
 
 @validator.add(
@@ -177,7 +177,7 @@ trust.include(authority.commands)
     ),
     help="let keys sign again after their signing journals were lost",
     description=(
-        "A key that does not know what it has signed could contradict itself, which others can prove. When "
+        "A key that does not know what it has signed could contradict itself, which other nodes can prove. When "
         "its journal (keys/*.journal) is lost, the node asks connected peers what they have seen of it. Only "
         "listed validators and witnesses count: the node signs again by itself after answers of more groups "
         "than may be faulty, this command after one. Signed blocks that are missing here have to be fetched "
@@ -245,7 +245,7 @@ def _publish(session: Session, args: argparse.Namespace) -> None:
     "accept",
     argument("sid", metavar="ID"),
     help="accept the network's whole policy on this node",
-    description="Accept the rules that trust policy show lists as waiting: they ask for less, or count others.",
+    description="Accept the rules that trust policy show lists as waiting: they require less, or count other keys.",
     example="f1620a1b2…",
 )
 def _accept(session: Session, args: argparse.Namespace) -> None:
