@@ -122,7 +122,9 @@ class SourceSpec(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     read: Annotated[ReadStep, describe("The read step.")]
     preprocess: Annotated[Transform, describe("A query over the rows that were read.")] | None = None
     merge: Annotated[MergeStrategy, describe("The merge strategy. Default: Append.")] | None = None
-    keep_raw: Annotated[bool, describe("Whether the bytes of all records that datasets take are captured."), OWN] | None = None
+    keep_raw: (
+        Annotated[bool, describe("Whether the bytes of all records that datasets take are captured."), OWN] | None
+    ) = None
     vocab: Annotated[Extra, describe("Refused: a dataset has its vocabulary in its chain.")] | None = None
 
 

@@ -118,7 +118,9 @@ def _resolve(session: Session, args: argparse.Namespace) -> None:
     session.answer(done, lambda made: "\n".join(f"{made.ref}: {clean(settle, 200)}" for settle in made.settles))
 
 
-validator = trust.group("validator", help="validators whose verdicts count", example="add did:key:z6Mk… --group uni-graz")
+validator = trust.group(
+    "validator", help="validators whose verdicts count", example="add did:key:z6Mk… --group uni-graz"
+)
 
 
 @validator.add(

@@ -42,7 +42,9 @@ class MirrorResourceSpec(msgspec.Struct, frozen=True, kw_only=True):
         | None
     ) = None
     use: Annotated[str, describe("Policy expression for using it here. Default: the node's.")] | None = None
-    serve: Annotated[str, describe("Policy expression for serving it to other nodes. Default: the node's.")] | None = None
+    serve: Annotated[str, describe("Policy expression for serving it to other nodes. Default: the node's.")] | None = (
+        None
+    )
     expect: Annotated[str, describe("Hash of a block that its chain must contain.")] | None = None
     via: Annotated[str, describe("A URL where it is published, or ipfs.")] | None = None
     peers: Annotated[tuple[str, ...], describe("Ids of peers that share it with this node.")] | None = None
