@@ -167,7 +167,7 @@ def leads_to(url: str, named_by: str) -> bool:
     except httpx.InvalidURL as error:
         raise Invalid(f"a server names an invalid URL: {str(error)[:100]}", rule="web-place") from error
     if not there.host or there.userinfo or not keeps_scheme(here, there):
-        text = f"{here.host} redirects to {url[:200]!r}, which is no https URL, or leaves TLS"
+        text = f"{here.host} redirects to {url[:200]!r}, which is no web URL, or leaves TLS"
         raise Refused(text, rule="web-redirect", hint="report it to the server's operator")
     return (there.scheme, there.host, there.port) != (here.scheme, here.host, here.port)
 
