@@ -164,7 +164,7 @@ raw = commands.group(
     "raw",
     description="Captures are the bytes of a dataset's source as received. Each is stored in one transaction with "
     "the time and the blocks that were made from it, so that the blocks can be computed from it again, "
-    "exactly. They are made while the dataset has the annotation keepRaw: true, or its Source has that annotation.",
+    "exactly. They are made while the dataset has the annotation keepRaw: true, or its Source has spec.keepRaw: true.",
     hint="odfctl annotate dataset NAME keepRaw=true  keeps bytes from then on, and keepRaw-  ends it",
     example="list nyc.flights",
 )
