@@ -70,7 +70,7 @@ def _card(settings: Settings) -> Iterator[Problem]:
     if not settings.p2p.card:
         return
     if not settings.node.name:
-        yield Problem("setting p2p.card", "the node's card has no name to tell", "set node.name too")
+        yield Problem("setting p2p.card", "the node's card has no name to announce", "set node.name too")
     for name, most in MAX_CARD_TEXTS.items():
         text: str = getattr(settings.node, name)
         unseen = any(unicodedata.category(each) in _UNSEEN and each not in _JOINERS for each in text)
@@ -97,14 +97,14 @@ def _network(settings: Settings, place: str) -> Iterator[Problem]:
                 what = "a bootstrap address" if name == "bootstrap" else "the address of a relay"
                 yield Problem(place, f"{what} names its peer: {address!r}", "end it with /p2p/12D3Koo…")
     if settings.http.witness and not (settings.http.listen and settings.policy.publish.witness):
-        yield Problem("setting http.witness", "there is nothing to witness over HTTP, or nowhere to take it",
+        yield Problem("setting http.witness", "there is no dataset to witness over HTTP, or no listener",
                       "set http.listen and policy.publish.witness too")  # fmt: skip
     if settings.http.prove and not settings.http.query:
-        yield Problem("setting http.prove", "no questions are answered that could be proven", "set http.query too")
+        yield Problem("setting http.prove", "no queries are answered that could be proven", "set http.query too")
     if settings.http.push and not settings.http.listen:
         yield Problem("setting http.push", "there is nowhere to take pushes over HTTP", "set http.listen too")
     if settings.http.query and not settings.http.listen:
-        yield Problem("setting http.query", "there is nowhere to answer questions over HTTP", "set http.listen too")
+        yield Problem("setting http.query", "there is no listener to answer queries over HTTP", "set http.listen too")
     for address in settings.http.listen:
         if not HTTP_ADDRESS.fullmatch(address):
             yield Problem("setting http.listen", f"not an IP address and a port: {address!r}",

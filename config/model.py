@@ -44,7 +44,7 @@ def about(of: dataclasses.Field[Any]) -> About | None:
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    name: str = setting("", "what people call this node in tables, logs and on cards; never an identity")
+    name: str = setting("", "display name of the node in tables, logs and on cards; never an identity")
     contact: str = setting("", "where its operator can be reached; one line, on the node's card")
     about: str = setting("", "what its operator says about it; one line, on the node's card")
     state_dir: str = setting(
@@ -72,7 +72,7 @@ class Node:
         low=0,
     )
     doors: tuple[str, ...] = setting(
-        (), "doors of other packages to open, by name; a door's package says how it is set up"
+        (), "listeners of other packages to open, by name; each package says how its listener is set up"
     )
     collect_hours: float = setting(
         24.0,
@@ -125,7 +125,7 @@ class P2p:
     )
     inside: tuple[str, ...] | None = setting(
         None,
-        "private networks, like 192.168.1.0/24, in which addresses that peers tell of are "
+        "private networks, like 192.168.1.0/24, in which addresses that peers announce are "
         "dialled; not said: only this machine, while listen, announce, bootstrap and relays "
         "name nothing beyond it",
         example=("192.168.1.0/24",),
@@ -144,7 +144,8 @@ class P2p:
 class Http:
     listen: tuple[str, ...] = setting(
         (),
-        "addresses that serve published datasets over HTTP to anybody, like 127.0.0.1:8080 or [::]:8080; empty: none",
+        "addresses that serve published datasets over HTTP to any client, like 127.0.0.1:8080 or "
+        "[::]:8080; empty: none",
     )
     query: bool = setting(
         False,
@@ -158,16 +159,16 @@ class Http:
         False, "accept pushes of datasets there from callers with a token, as a kamu node does: /NAME/push"
     )
     witness: bool = setting(
-        False, "accept checkpoints there of the datasets in policy.publish.witness, at /witness/add-checkpoint"
+        False, "accept tree notes there of the datasets in policy.publish.witness, at /witness/add-checkpoint"
     )
     ui: str = setting(
         "",
-        "address of the page (odfctl ui), like 127.0.0.1:7464; empty: a free port of this "
+        "address of the web UI (odfctl ui), like 127.0.0.1:7464; empty: a free port of this "
         "machine, on request; addresses beyond this machine need TLS and tokens",
     )
-    ui_certificate: str = setting("", "PEM file with the page's certificates, which name its host; empty: no TLS")
+    ui_certificate: str = setting("", "PEM file with the web UI's certificates, which name its host; empty: no TLS")
     ui_key: str = setting("", "PEM file with the certificate's private key")
-    ui_tokens: str = setting("", "file readable by its owner only, NAME TOKEN per line: each token opens the page")
+    ui_tokens: str = setting("", "file readable by its owner only, NAME TOKEN per line: each token opens the web UI")
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,7 +229,7 @@ class Engine:
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    readers: int = setting(4, "most queries at once; further ones wait for their turn", low=1, high=256)
+    readers: int = setting(4, "most queries at once; further ones wait for a slot", low=1, high=256)
     threads: int = setting(2, "threads of one query", low=1, high=256)
     memory_mib: int = setting(
         1024, "memory of one query; what does not fit goes to its temporary disk", unit="MiB", low=64
@@ -278,7 +279,7 @@ class Ingest:
         "others are hidden from them",
     )
     source_bytes: int = setting(
-        64 * 2**30, "largest size of a source file, as it comes and after each step of its preparation", unit="B", low=1
+        64 * 2**30, "largest size of a source file, as received and after each step of its preparation", unit="B", low=1
     )
     unpack_ratio: int = setting(
         250, "most times that unpacking may enlarge a source file; beyond it the file is refused as a bomb", low=2
@@ -311,7 +312,7 @@ class Ingest:
     )
     settle_seconds: float = setting(1.0, "time since its last change before a local file is taken", unit="s", low=0)
     settle_closed_seconds: float = setting(
-        0.05, "the same for a file that no program has open for writing, where the system can tell", unit="s", low=0
+        0.05, "the same for a file that no program has open for writing, where the system reports that", unit="s", low=0
     )
     pipe: str = setting(
         "sandbox",
@@ -359,7 +360,7 @@ class Group(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @dataclass(frozen=True, slots=True)
 class Validators:
-    f: int = setting(1, "groups that may be wrong or lie at the same time", low=0, high=100)
+    f: int = setting(1, "groups that may be faulty or dishonest at the same time", low=0, high=100)
     min_sandbox: str | None = setting(
         None, "weakest isolation under which a verdict counts; not said: by profile", example="image"
     )
@@ -378,7 +379,7 @@ class Validators:
 
 @dataclass(frozen=True, slots=True)
 class Witness:
-    f: int = setting(0, "witnesses that may lie at the same time", low=0, high=100)
+    f: int = setting(0, "witnesses that may be dishonest at the same time", low=0, high=100)
     quorum: int = setting(0, "cosignatures that make a head witnessed; 0: none are required", low=0, high=100)
     max_age: str = setting("7d", "greatest age of a cosignature")
     groups: tuple[Group, ...] = setting(
@@ -428,7 +429,9 @@ class Publish:
     own_key: bool = setting(
         False, "sign verdicts and observations by keys/validator.key, not by the node's key; from the next start on"
     )
-    observe: bool = setting(False, "fetch the declared web sources of others' root datasets, and sign what they gave")
+    observe: bool = setting(
+        False, "fetch the declared web sources of other nodes' source datasets, and sign the results"
+    )
     cosign: bool | None = setting(None, "sign heads of mirrors as a witness; not said: by profile", example=True)
     witness: tuple[str, ...] = setting(
         (), "did:odf:… of further datasets whose heads to sign as a witness, mirrored here or not"
@@ -439,7 +442,7 @@ class Publish:
 @dataclass(frozen=True, slots=True)
 class Policy:
     profile: str = setting(
-        "laptop", "sets all that is not said below", choices=("laptop", "mirror", "validator", "archive")
+        "laptop", "sets the defaults of all that is not set below", choices=("laptop", "mirror", "validator", "archive")
     )  # fmt: skip
     use: str | None = setting(
         None, "facts required before a query or transform uses data; not said: by profile", example="data & reproduced"

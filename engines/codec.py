@@ -76,4 +76,6 @@ def unframe(raw: bytes) -> bytes:
 
 
 def _bad(message: str) -> BadFrame:
-    return BadFrame(f"not a message of the engine contract: {message}", rule=_RULE, hint="is this an engine of ODF?")
+    return BadFrame(
+        f"not a message of the engine contract: {message}", rule=_RULE, hint="check that this is an ODF engine"
+    )

@@ -289,7 +289,7 @@ class QuarantineTarget(ContractTable, frozen=True, kw_only=True):
 
 
 class IngestBatchRequest(ContractTable, frozen=True, kw_only=True):
-    """Requests to parse, shape and merge one batch of source files into the next slice of a root dataset."""
+    """Requests to parse, shape and merge one batch of source files into the next slice of a source dataset."""
 
     dataset_id: DatasetId
     system_time: Time

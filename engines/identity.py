@@ -148,7 +148,7 @@ class FileDigests:
             raise Environment(
                 f"cannot read a part of the engine: {path}: {error.strerror}",
                 rule="engine-digest",
-                hint="is the installation whole?",
+                hint="check that the installation is complete",
             ) from error
         if known is not recorded:
             self._fresh[name] = known
@@ -171,7 +171,9 @@ class FileDigests:
             staged.replace(self._memory)
         except OSError as error:
             raise Environment(
-                f"cannot write {self._memory}: {error.strerror}", rule="engine-digest", hint="is the disk full?"
+                f"cannot write {self._memory}: {error.strerror}",
+                rule="engine-digest",
+                hint="check that the disk is not full",
             ) from error
 
 

@@ -61,7 +61,7 @@ def parse_address(text: str) -> EngineAddress:
     if text.startswith(_UNIX):
         path = text.removeprefix(_UNIX)
         if not path:
-            raise Invalid(f"no place to listen at: {text!r}", rule="engine-listen", hint=_FORMS)
+            raise Invalid(f"no address to listen at: {text!r}", rule="engine-listen", hint=_FORMS)
         if len(path.encode()) > MAX_SOCKET_PATH:
             raise Environment(
                 f"the path of the engine's socket is longer than {MAX_SOCKET_PATH} bytes: {text}",
@@ -71,7 +71,7 @@ def parse_address(text: str) -> EngineAddress:
         return EngineAddress(Path(path))
     found = _ADDRESS.match(text)
     if found is None or int(found["port"]) > 65535:
-        raise Invalid(f"no place to listen at: {text!r}", rule="engine-listen", hint=_FORMS)
+        raise Invalid(f"no address to listen at: {text!r}", rule="engine-listen", hint=_FORMS)
     return EngineAddress(None, found["host"] or LOOPBACK, int(found["port"]))
 
 
@@ -93,7 +93,7 @@ def check_free(address: EngineAddress) -> None:
 def cannot_listen(address: EngineAddress, in_use: bool, why: str) -> Environment:
     """Makes the error for an address that this process cannot bind."""
     hint = (
-        "another engine may be running there: stop it, or name another place with --listen"
+        "another engine may be running there: stop it, or name another address with --listen"
         if in_use
         else "name an address of this machine with --listen"
     )

@@ -86,7 +86,9 @@ def _copy(reader: BinaryIO, size: int, target: Path) -> None:
 
 def _disk_fault(what: str, error: OSError) -> Environment:
     return Environment(
-        f"{what}: {error.strerror}", rule="disk", hint="is the disk of the state directory full, read-only or failing?"
+        f"{what}: {error.strerror}",
+        rule="disk",
+        hint="check that the disk of the state directory is not full, read-only or failing",
     )
 
 

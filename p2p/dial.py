@@ -54,7 +54,7 @@ async def resolve(host: str, port: int, allows: Allows, family: int = socket.AF_
             if places != host
             else f"others do not send this node to {host}",
             rule="address-inside",
-            hint="it is no address of the Internet; name the place yourself, if it is right",
+            hint="it is no address of the Internet; name the address itself, if it is right",
         )
     return ips_in_order(allowed)
 

@@ -32,7 +32,7 @@ class TooSlow(PeerFault):
     """The peer did not answer within the time that we allow."""
 
     common_rule = "peer-slow"
-    advice = "it may be stopped, or its line slow: try again; odfctl peer list shows who is connected"
+    advice = "it may be stopped, or its line slow: try again; odfctl peer list shows the connected peers"
 
 
 class WrongIdentity(PeerFault):
@@ -57,7 +57,7 @@ class StreamBroken(PeerFault):
     """The stream, or the connection under it, ended too early."""
 
     common_rule = "stream-broken"
-    advice = "try again; odfctl peer list shows who is connected"
+    advice = "try again; odfctl peer list shows the connected peers"
 
 
 class TooManyStreams(PeerFault):

@@ -304,7 +304,13 @@ def resource_types() -> str:
     ]
     for kind in TYPES.acting:
         lines += _section(kind)
-    lines += ["## Types that others make", "", "A manifest of one is refused.", "", "| type | what it is | instead |"]
+    lines += [
+        "## Types that manifests do not make",
+        "",
+        "A manifest of one is refused.",
+        "",
+        "| type | what it is | instead |",
+    ]
     lines += ["|---|---|---|"]
     lines += [f"| {each.name} | {_cell(each.about)} | {_cell(each.instead)} |" for each in TYPES if each.is_derived]
     return "\n".join(lines) + "\n"

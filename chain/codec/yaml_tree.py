@@ -46,8 +46,8 @@ class Node:
     value: Scalar | list[Node] | dict[str, Node]
 
 
-_HINT: Final = "YAML indents by spaces, and texts with signs like : # * & [ { stand in quotes"
-_ALIAS: Final = "name it before, by &name; a text that begins with * stands in quotes"
+_HINT: Final = "YAML indents by spaces, and texts with signs like : # * & [ { need quotes"
+_ALIAS: Final = "name it before, by &name; a text that begins with * needs quotes"
 
 
 def parse(text: str, source: str) -> list[Node]:
@@ -134,7 +134,7 @@ class _Builder:
             if key is None:
                 raise self._fault(node.line, "a key that is not text", "yaml-key", "write it in quotes")
             if key in container:
-                raise self._fault(node.line, f"key {key!r} stands twice", "yaml-key", "remove one of them")
+                raise self._fault(node.line, f"key {key!r} appears twice", "yaml-key", "remove one of them")
             parent.key = key
 
     def _count(self, nodes: int, line: int) -> None:

@@ -289,5 +289,5 @@ def _refusal(what: str) -> Invalid:
     return Invalid(
         f"{what} would take more memory than reading a slice may",
         rule="slice-footprint",
-        hint="write the rows anew, in smaller pages and without values of hundreds of megabytes",
+        hint="write the rows again, in smaller pages and without values of hundreds of megabytes",
     )

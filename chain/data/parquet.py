@@ -450,5 +450,5 @@ def _disk(path: Path) -> Iterator[None]:
         raise Invalid(f"Parquet cannot hold these columns: {error}", rule="slice-schema") from error
     except OSError as error:
         raise Environment(
-            f"cannot write {path}: {error}", rule="disk", hint="is the disk full, or mounted read-only?"
+            f"cannot write {path}: {error}", rule="disk", hint="check that the disk is not full and not read-only"
         ) from error

@@ -52,7 +52,7 @@ class SqlQuery(_Options, frozen=True, kw_only=True, tag_field="kind", tag="Sql")
 
 
 class Paging(_Options, frozen=True, kw_only=True):
-    """Names the place of the next page in an answer: give one of ``link``, ``next`` and ``number``."""
+    """Names the position of the next page in an answer: give one of ``link``, ``next`` and ``number``."""
 
     link: bool = False
     """Whether the header ``Link`` names the next page, as ``rel="next"`` (RFC 8288)."""

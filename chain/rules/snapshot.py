@@ -82,7 +82,7 @@ def _faults(snapshot: DatasetSnapshot, *, changes: bool) -> Iterator[Violation]:
         name = type(event).__name__
         why = _NEVER.get(type(event))
         if why and not (changes and isinstance(event, _DISABLING)):
-            yield Violation(rule=_RULE, message=f"{place}: {name} cannot stand in a snapshot", hint=why)
+            yield Violation(rule=_RULE, message=f"{place}: {name} is not allowed in a snapshot", hint=why)
         only = _ONLY.get(type(event))
         if only not in (None, snapshot.kind):
             yield Violation(
@@ -110,7 +110,7 @@ def _counts(snapshot: DatasetSnapshot, least: int) -> Iterator[Violation]:
     polling = sum(isinstance(event, SetPollingSource) for event in snapshot.metadata)
     if snapshot.kind is DatasetKind.DERIVATIVE and not least <= transforms <= 1:
         yield Violation(
-            rule=_RULE, message="a derivative dataset needs one SetTransform", expected="1", actual=str(transforms)
+            rule=_RULE, message="a derived dataset needs one SetTransform", expected="1", actual=str(transforms)
         )
     if polling > 1:
         yield Violation(rule=_RULE, message="more than one polling source", expected="1", actual=str(polling))

@@ -86,7 +86,7 @@ class QueriesAreNormalised(Rule):
     def check(self, state: ChainState, block: Block) -> Iterator[Violation]:
         transform = _transform(block)
         if transform is not None and transform.query is not None:
-            yield self.broken("the shorthand query stands in a chain", hint="write it as queries: [{query: …}]")
+            yield self.broken("the shorthand query is not allowed in a chain", hint="write it as queries: [{query: …}]")
 
 
 class QueriesExist(Rule):

@@ -168,7 +168,7 @@ def _check_epochs(before: Rights, authority: Authority, gone: Iterable[KeyDid]) 
         raise Invalid(
             f"writer {removed[0].short} is removed and no epoch opened",
             rule="authority-removal",
-            hint="else what the removed key signs later would stand beside what its successor signs",
+            hint="else later signatures of the removed key would count beside those of its successor",
         )
 
 

@@ -73,7 +73,7 @@ def _check(value: object, depth: int) -> bool:
     elif isinstance(value, bool):
         return True
     elif not (isinstance(value, int) and 0 <= value <= MAX_INTEGER):
-        raise Invalid(f"{value!r:.40} may not stand in a statement", rule="jcs-value", hint="no floats, no null")
+        raise Invalid(f"{value!r:.40} is not allowed in a statement", rule="jcs-value", hint="no floats, no null")
     return plain
 
 

@@ -71,10 +71,10 @@ class SignatureLine(msgspec.Struct, frozen=True):
 def decode(text: bytes) -> TreeCheckpoint:
     """Decodes the exact bytes of a checkpoint of this project. Raises Invalid."""
     if len(text) > MAX_CHECKPOINT:
-        raise Invalid(f"checkpoint of {len(text)} bytes, the limit is {MAX_CHECKPOINT}", rule="checkpoint-size")
-    lines = _text(text, "checkpoint").split("\n")
+        raise Invalid(f"tree note of {len(text)} bytes, the limit is {MAX_CHECKPOINT}", rule="checkpoint-size")
+    lines = _text(text, "tree note").split("\n")
     if len(lines) != 4 or lines[3]:
-        raise Invalid("a checkpoint has three lines", rule="checkpoint", hint="origin, size, root")
+        raise Invalid("a tree note has three lines", rule="checkpoint", hint="origin, size, tree hash")
     return checkpoint_of(lines[0], lines[1], lines[2])
 
 
@@ -84,10 +84,10 @@ def checkpoint_of(origin: str, size: str, root: str) -> TreeCheckpoint:
     if named is None:
         raise Invalid(f"origin {origin[:100]!r}", rule="checkpoint-origin", hint="did:odf:f…/EPOCH or /authority")
     if _SIZE.match(size) is None or not 0 < int(size) <= MAX_INTEGER:
-        raise Invalid(f"size {size[:20]!r} of a checkpoint", rule="checkpoint-tree")
-    root_hash = _base64(root, "root of a checkpoint")
+        raise Invalid(f"size {size[:20]!r} of a tree note", rule="checkpoint-tree")
+    root_hash = _base64(root, "tree hash of a tree note")
     if len(root_hash) != HASH_SIZE:
-        raise Invalid(f"a root of {len(root_hash)} bytes", rule="checkpoint-tree")
+        raise Invalid(f"a tree hash of {len(root_hash)} bytes", rule="checkpoint-tree")
     epoch = None if named[2] == AUTHORITY else int(named[2])
     return TreeCheckpoint(DatasetId.parse(named[1]), epoch, int(size), root_hash)
 
@@ -130,7 +130,7 @@ def decode_verifier_key(text: str) -> VerifierKey:
     parts = text.split("+", 2)
     if len(text) > MAX_LINE or len(parts) != 3 or _NAME.match(parts[0]) is None:
         raise Invalid(
-            f"not a verifier key: {text[:60]!r}", rule="note-key", hint="NAME+ID+BASE64, as its owner tells it"
+            f"not a verifier key: {text[:60]!r}", rule="note-key", hint="NAME+ID+BASE64, as its owner published it"
         )
     raw = _base64(parts[2], "verifier key")
     if raw[:1] not in (bytes([NOTE_KEY]), bytes([COSIGNATURE_KEY])) or len(raw) != 1 + _KEY_SIZE:

@@ -205,7 +205,7 @@ def _check_branches(form: _Form, trees: Sequence[HeadStatement | TreeCheckpoint]
     for tree, leaf, path in zip(trees, form.leaves, form.paths, strict=True):
         found = root_from_inclusion(bytes.fromhex(leaf), form.index, tree.size, [_node(text) for text in path])
         if found != tree.root_hash:
-            raise Invalid("a path does not lead to its head's root", rule="proof-path")
+            raise Invalid("a path does not lead to its head's tree hash", rule="proof-path")
 
 
 def _check_double_cosign(raw: bytes, form: _Form, one: bytes, other: bytes) -> Proof:
@@ -265,7 +265,7 @@ def _head(sealed: bytes, rights_at: RightsAt) -> _Head:
     rights = _known(rights_at, head.dataset, head.authority)
     writers = tuple(key for key in signed.signers if rights.may_write(key, head.issued))
     if not writers:
-        raise Invalid("a head not signed by a writer of its dataset accuses nobody", rule="proof-writer")
+        raise Invalid("a head not signed by a writer of its dataset proves nothing against a key", rule="proof-writer")
     return head, writers
 
 
@@ -288,7 +288,7 @@ def _vote(sealed: bytes) -> tuple[Attestation, Signed]:
     if not isinstance(predicate, Attestation):
         raise Invalid("a double vote's proof rests on two attestations", rule="proof-vote")
     if predicate.validator not in signed.signers:
-        raise Invalid("an attestation not signed by its validator accuses nobody", rule="proof-vote")
+        raise Invalid("an attestation not signed by its validator proves nothing against a key", rule="proof-vote")
     return predicate, signed
 
 

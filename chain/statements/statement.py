@@ -394,7 +394,7 @@ def decode_any(payload: bytes) -> AnyPredicate:
     if subject.name != str(predicate.dataset):
         raise Invalid("subject and predicate speak of different datasets", rule="statement-subject")
     if not all(size and len(root) == 32 for size, root in predicate.trees()):
-        raise Invalid("a tree head has at least one block and a root of 32 bytes", rule="statement-tree")
+        raise Invalid("a tree head has at least one block and a tree hash of 32 bytes", rule="statement-tree")
     predicate.check()
     return predicate
 

@@ -121,5 +121,5 @@ BLOCK_UNKNOWN: Final = "block-unknown"
 
 
 def no_block(what: str) -> NotFound:
-    hint = "odfctl log lists those that are there; where one should be, odfctl verify tells what is damaged"
+    hint = "odfctl log lists those that are there; where one should be, odfctl verify shows what is damaged"
     return NotFound(f"no block {what}", rule=BLOCK_UNKNOWN, hint=hint)

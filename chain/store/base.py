@@ -58,7 +58,7 @@ class BlockDamaged(Environment):
         super().__init__(
             f"block #{number} is damaged on disk: {why}",
             rule=BLOCK_DAMAGED,
-            hint="odfctl pull REF --repair fetches it anew from a peer that has it",
+            hint="odfctl pull REF --repair fetches it again from a peer that has it",
             place=dataset.short,
         )
         self.dataset = dataset

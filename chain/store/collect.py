@@ -205,7 +205,7 @@ class _Marks:
             places = [(dataset, page.start + number) for dataset, page in together for number in range(len(page.raws))]
             dataset, number = places[at]
             raise Environment(
-                f"block #{number} of {dataset.short} is damaged: what it names cannot be told, so nothing is freed",
+                f"block #{number} of {dataset.short} is damaged: what it names is not known, so nothing is freed",
                 rule="stored-block-damaged",
                 hint="see what else is: odfctl verify; then fetch it again from a peer",
             )

@@ -50,7 +50,10 @@ _HINTS: Final = {
     sqlite3.SQLITE_IOERR_SHMSIZE: _FULL,  # no room for the index of the log
     sqlite3.SQLITE_READONLY: ("disk-read-only", "make the state directory writable for this user"),
     sqlite3.SQLITE_PERM: ("disk-permission", "make the state directory writable for this user"),
-    sqlite3.SQLITE_CANTOPEN: ("disk-permission", "does the state directory exist, and may this user write to it?"),
+    sqlite3.SQLITE_CANTOPEN: (
+        "disk-permission",
+        "check that the state directory exists, and that this user may write to it",
+    ),
     sqlite3.SQLITE_IOERR: ("disk-failure", "look at the kernel's log; the disk may be failing"),
     sqlite3.SQLITE_CORRUPT: ("database-corrupt", _WAY_OUT),
     sqlite3.SQLITE_NOTADB: (

@@ -23,7 +23,7 @@ class ObjectDamaged(Environment):
         super().__init__(
             f"object {name.short} is damaged on disk",
             rule=DAMAGED,
-            hint="odfctl pull REF --repair fetches it anew from a peer that has it",
+            hint="odfctl pull REF --repair fetches it again from a peer that has it",
         )
         self.name = name
 
@@ -46,7 +46,7 @@ def disk(place: Path) -> Iterator[None]:
         raise Environment(
             f"cannot use {error.filename or place}: {error.strerror}",
             rule="disk",
-            hint="is the disk full, read-only or failing, or the folder someone else's?",
+            hint="check that the disk is not full, read-only or failing, and that this user owns the folder",
         ) from error
 
 

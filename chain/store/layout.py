@@ -58,7 +58,7 @@ def not_a_dataset(directory: Path, name: str) -> NotFound:
         if not directory.exists():
             return NotFound(f"there is no folder {name}", rule="layout-dataset", hint=hint)
         if not directory.is_dir():
-            hint = f"{hint}; to take in a file of rows: odfctl new NAME FILE"
+            hint = f"{hint}; for a file of rows: odfctl new NAME FILE"
             return NotFound(f"{name} is a file, not the folder of a dataset", rule="layout-dataset", hint=hint)
     return NotFound(f"{name} is not a dataset: it has no {HEAD}", rule="layout-dataset", hint=hint)
 

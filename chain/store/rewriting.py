@@ -75,7 +75,7 @@ def plan_reset(chain: ChainReader, dataset: DatasetId, to: Multihash) -> Rewrite
     base = Head(target.hash, target.sequence_number)
     if base == last:
         raise Invalid(
-            f"block #{base.sequence_number} is the head: there is nothing behind it to give up",
+            f"block #{base.sequence_number} is the head: there is no later block to drop",
             rule="rewrite-no-op",
             hint="name an earlier block: odfctl log",
         )
@@ -98,7 +98,7 @@ def plan_merging(chain: ChainReader, dataset: DatasetId, limits: Limits) -> Rewr
     last = _head(chain, dataset)
     if load_state(chain).kind is not DatasetKind.ROOT:
         raise Invalid(
-            f"{dataset.short} is a derivative: its slices are made by its transform",
+            f"{dataset.short} is a derived dataset: its slices are made by its transform",
             rule="compact-root",
             hint="keep its metadata only (--keep-metadata-only), and pull it again",
         )
@@ -232,7 +232,7 @@ def _slice(event: MetadataEvent | UnknownEvent) -> DataSlice | None:
 def _known(event: MetadataEvent | UnknownEvent) -> MetadataEvent:
     if isinstance(event, UnknownEvent):
         raise Invalid(
-            "the chain holds an event of a newer schema, and cannot be made anew",
+            "the chain has an event of a newer schema, and cannot be written again",
             rule="unknown-event",
             hint="a newer version may rewrite this dataset",
         )

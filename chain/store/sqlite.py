@@ -126,7 +126,7 @@ class SqliteChains:
             return DatasetId.from_bytes(name)
         except Invalid as error:
             # Raised, not skipped: a collection would otherwise free the dataset's objects.
-            raise self._database.corrupt(f"a chain lies under what is no dataset's id: {error.message}") from error
+            raise self._database.corrupt(f"a chain is stored under an invalid dataset id: {error.message}") from error
 
     def chain(self, dataset: DatasetId) -> SqliteChain:
         return SqliteChain(self._database, dataset)
@@ -215,9 +215,9 @@ class SqliteChains:
         with self._database.write() as connection:
             if _mark(connection, dataset) != expected:
                 raise Conflict(
-                    "the chain was written to while it was mended",
+                    "the chain changed during the repair",
                     rule="compare-and-append",
-                    hint="do it again",
+                    hint="repeat the command",
                     place=dataset.short,
                 )
             connection.execute(
@@ -288,7 +288,7 @@ class SqliteChain:
             raise rules.no_block(f"#{sequence_number} in {self._dataset.short}")
         block = decode_block(self._whole(sequence_number, *row))
         if block.sequence_number != sequence_number:
-            raise BlockDamaged(self._dataset, sequence_number, f"#{block.sequence_number} lies in its place")
+            raise BlockDamaged(self._dataset, sequence_number, f"#{block.sequence_number} is stored at its position")
         return block
 
     def block_by_hash(self, block_hash: Multihash) -> Block:
@@ -306,7 +306,7 @@ class SqliteChain:
         due = max(start, 0)
         for sequence, block_hash, raw in self._rows(start, stop):
             if sequence != due:
-                raise BlockDamaged(self._dataset, due, "it is not in its place")
+                raise BlockDamaged(self._dataset, due, "it is not at its position")
             due += 1
             yield self._whole(sequence, block_hash, raw)
 

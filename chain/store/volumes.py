@@ -51,7 +51,7 @@ Opener: TypeAlias = Callable[[VolumeEntry, Multihash], Path]
 def no_volumes(entry: VolumeEntry, name: Multihash) -> Path:
     """Stands in for the opener of volumes in a process that opens none. Raises Environment."""
     raise Environment(
-        f"object {name.short} lies in the volume {entry.volume}, which this process does not read",
+        f"object {name.short} is in the volume {entry.volume}, which this process does not read",
         rule=AWAY,
         hint="ask the running node",
     )

@@ -32,7 +32,7 @@ class Frames:
         """Returns the next frame. Raises the reported error, Unreachable, Bug."""
         kind, length = HEADER.unpack(self._exchange.exactly(HEADER.size))
         if kind not in (_HEAD, _SCHEMA, _ROWS, _END, FAULT) or length > _MAX_FRAME:
-            raise Bug("what came is no frame of an answer", rule="query-frame")
+            raise Bug("the bytes are no frame of an answer", rule="query-frame")
         content = self._exchange.exactly(length)
         if kind == FAULT:
             problem = parse_json(content)

@@ -102,7 +102,7 @@ def _write(data: Any, file: IO[bytes]) -> None:
     except pa.ArrowInvalid as error:
         raise Invalid(f"the rows cannot be written as Parquet: {error}", rule="append-rows") from error
     except OSError as error:
-        raise Environment(f"no room for the rows: {error}", rule="disk", hint="TMPDIR names another disk") from error
+        raise Environment(f"no space for the rows: {error}", rule="disk", hint="TMPDIR names another disk") from error
 
 
 def _result(transport: Transport, task: str) -> Mapping[str, Any]:

@@ -221,7 +221,7 @@ def _to_the_end(
     ids = [pin.id for pin in ending.old]
     if position is not None and [each.id for each in position.parts] != ids:
         said = f"the position is of one shard of {source.ref}, and all {len(ids)} handed over together"
-        raise Refused(said, rule="shard-listen", hint="begin anew with the collection's name")
+        raise Refused(said, rule="shard-listen", hint="start again with the collection's name")
     parts = position.parts if position is not None else ()
     # A shard that was read beyond its end stays so; the difference is computed from there.
     up_to = (

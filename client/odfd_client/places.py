@@ -271,7 +271,7 @@ def _spool(shown: str, path: str, size: int, take: Any) -> IO[bytes]:
         file.flush()
     except OSError as error:
         _close(file)
-        raise Environment(f"no room for {path}: {error}", rule="disk", hint="TMPDIR names another disk") from error
+        raise Environment(f"no space for {path}: {error}", rule="disk", hint="TMPDIR names another disk") from error
     except OdfdError:
         _close(file)
         raise

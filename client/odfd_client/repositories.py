@@ -26,7 +26,7 @@ _MAX_LIST: Final = 1 << 20
 _MAX_NAME: Final = 1024
 _MOST_HANDOVERS: Final = 64
 _MILLI: Final = 1_000_000
-_HINT: Final = "name the folder of a dataset, or its id; datasets() lists those of which the place tells"
+_HINT: Final = "name the folder of a dataset, or its id; datasets() lists those that the repository names"
 
 
 def open_repository(
@@ -160,7 +160,7 @@ class Repository:
         if signed is None:
             return folder
         if not folder:
-            raise Refused(f"{self.shown} is the folder of a collection, whose shards lie beside it",
+            raise Refused(f"{self.shown} is the folder of a collection, whose shards are beside it",
                           rule="repository-collection", hint="open the folder above, and name it there")  # fmt: skip
         self._folders.setdefault(signed[0].id, beside(folder, signed[0].id))
         if self._of(beside(folder, signed[0].id)).head_name() is None:
@@ -224,7 +224,7 @@ class Repository:
         if folders is None:
             if quietly:
                 return []
-            raise Refused(f"{self.shown} does not tell which datasets it has", rule="repository-listing",
+            raise Refused(f"{self.shown} does not list its datasets", rule="repository-listing",
                           hint="open one by the name of its folder")  # fmt: skip
         found = {folder: shards_in(self._place, folder) for folder in folders}
         shards = {one.id.removeprefix(_DID) for each in found.values() for one in each or ()}

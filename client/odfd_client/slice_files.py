@@ -97,7 +97,7 @@ class SliceFiles:
             raise Environment(
                 f"a slice of {names} cannot be read: {error}",
                 rule="slice-unreadable",
-                hint=f"{reason}odfctl verify {names} tells more",
+                hint=f"{reason}odfctl verify {names} shows more",
             ) from error
 
     def check_again(self, error: Exception) -> bool:

@@ -283,7 +283,7 @@ class _StreamReader(DataSourceStreamReader):  # type: ignore[misc]
                 f"block #{position.sequence_number} of {self._asked.name} is not the one that the stream read: its"
                 " history was rewritten, or the name is another dataset's",
                 rule="listen-rewritten",
-                hint="begin anew with an empty checkpoint, and replace what was made of the rows",
+                hint="start again with an empty checkpoint, and replace the results of the former rows",
             )
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

@@ -98,7 +98,7 @@ class StoredCollection:
                 hint="copy the whole repository again, or have its publisher push the collection",
             ) from error
         if head.number != signed.size - 1 or chain.seed(head)[0] != signed.id:
-            raise Invalid(f"what lies as shard {signed.id} of {self.name} is another dataset", rule=_RULE)
+            raise Invalid(f"the chain stored as shard {signed.id} of {self.name} is another dataset", rule=_RULE)
         return head
 
 
@@ -139,7 +139,7 @@ def _shards(statements: Sequence[bytes], shown: str) -> tuple[SignedShard, ...]:
                           hint="its publisher pushes it again; a shard is read by its id")  # fmt: skip
         size, upper = said["size"], said.get("upper", 0)
         if type(size) is not int or type(upper) is not int or not 0 < size <= SEALED or not 0 <= upper <= SEALED:
-            raise ValueError("a head without a size or an upper")
+            raise ValueError("a head without a size or a frontier (upper)")
         found.append(SignedShard(dataset, head, size, upper))
     return tuple(found)
 

@@ -33,7 +33,7 @@ class StoredHandovers:
     def ending(self, source: Source, dataset: str) -> Ending:
         """Returns the end of a rendition. Raises NotFound if the next one is not in the repository."""
         if source.together and self._chains.collection(dataset) is not None:
-            raise refusal("crossing from several shards", "cross at a node, or begin anew with the next rendition")
+            raise refusal("crossing from several shards", "cross at a node, or start again with the next rendition")
         found = self._chains.succession(dataset)[0]
         time, successor, block = found.time, found.to, found.block
         if not found.is_plain:

@@ -182,7 +182,7 @@ class Source(ABC):
                 f"block #{position.sequence_number} of {self.ref} is not the one that was listened to: its history was"
                 " rewritten",
                 rule="listen-rewritten",
-                hint="begin anew without a position, and replace what was made of the rows",
+                hint="start again without a position, and replace the results of the former rows",
             )
 
 

@@ -304,7 +304,7 @@ def connection_lost(path: Path | str) -> Unreachable:
     return Unreachable(
         f"the node at {path} went away in the middle of an answer",
         rule="connection",
-        hint="odfctl status tells whether it is back; its log says why it went",
+        hint="odfctl status shows whether it is back; its log says why it stopped",
     )
 
 
@@ -330,7 +330,7 @@ def _problem(exchange: Exchange, status: int) -> OdfdError:
 
 def _why_not(path: Path, error: OSError) -> OdfdError:
     if error.errno in (errno.EACCES, errno.EPERM):
-        hint = "become a member of its group (ls -l shows which) and log in anew"
+        hint = "become a member of its group (ls -l shows which) and log in again"
         return Refused(f"you may not open the socket {path}", rule="control-access", hint=hint)
     if error.errno is None and "too long" in str(error):
         return Invalid(f"the socket path is too long: {path}", rule="socket-path-length", hint="at most 107 bytes")

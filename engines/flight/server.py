@@ -172,7 +172,7 @@ class FlightSqlServer(flight.FlightServerBase):  # type: ignore[misc]
         try:
             endpoints = flight.FlightInfo.deserialize(info).endpoints
         except (pa.ArrowException, ValueError, TypeError) as error:
-            raise Invalid("what came is not a FlightInfo", rule="flight-message") from error
+            raise Invalid("the answer is not a FlightInfo", rule="flight-message") from error
         for endpoint in endpoints:
             self._under_way.interrupt(self._service.cancel(endpoint.ticket.ticket, token))
 

@@ -152,7 +152,7 @@ class FlightSql:
         try:
             said = msgspec.json.decode(request or b"null", type=dict[str, Any] | None)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            raise Invalid("the question is not understood", rule="flight-message") from error
+            raise Invalid("the request is not understood", rule="flight-message") from error
         return self._node.pass_on(path, {"token": token} | ({} if said is None else {"request": said}), seen)
 
     def forget(self) -> None:

@@ -256,7 +256,7 @@ def build(layout: Path, packages: Path, wheels: Path, cache: Path) -> tuple[str,
 
 
 _LOCK_HEAD: Final = """\
-# Debian 12 packages (amd64) of the engine image: name, version, sha256. `make engine-image LOCK=1` writes it anew.
+# Debian 12 packages (amd64) of the engine image: name, version, sha256. `make engine-image LOCK=1` writes it again.
 """
 
 

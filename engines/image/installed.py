@@ -131,7 +131,7 @@ def prepare_image(cache: Path, layout: Path | None = None) -> Image | str:
     place = layout or installed_layout()
     record = place.with_suffix(".json")
     if not record.is_file():
-        return "no engine image is installed: odfctl docs install tells how one is built"
+        return "no engine image is installed: odfctl docs install says how to build one"
     try:
         pinned = msgspec.json.decode(record.read_bytes(), type=InstallRecord)
         digest, manifest = read_manifest(place)

@@ -121,7 +121,7 @@ def _differs(path: str, how: str) -> Environment:
     return Environment(
         f"the unpacked engine image is damaged: {path} {how}",
         rule="image-tree",
-        hint="remove the folder engine-image of the node's cache: it is unpacked anew",
+        hint="remove the folder engine-image of the node's cache: it is unpacked again",
     )
 
 
@@ -217,7 +217,7 @@ def read_manifest(layout: Path) -> tuple[str, ImageManifest]:
         digest = index.manifests[0].digest
         raw = _document(blob_path(layout, digest))
         if "sha256:" + hashlib.sha256(raw).hexdigest() != digest:
-            raise Environment(f"the manifest of {layout} is not {digest}", rule="image-digest", hint="build it anew")
+            raise Environment(f"the manifest of {layout} is not {digest}", rule="image-digest", hint="build it again")
         return digest, msgspec.json.decode(raw, type=ImageManifest)
     except msgspec.DecodeError as error:
         raise Environment(f"{layout} is not an OCI layout: {error}", rule="image-layout") from error
@@ -389,7 +389,7 @@ def _unpack(layout: Path, manifest: ImageManifest, tree: str, folder: Path) -> N
         entries: list[TreeEntry] = []
         for layer in manifest.layers:
             if layer.media_type != LAYER:
-                hint = "build the image again: odfctl docs install tells how"
+                hint = "build the image again: odfctl docs install says how"
                 raise Environment(f"a layer of type {layer.media_type}", rule="image-layer", hint=hint)
             entries += _unpack_layer(blob_path(layout, layer.digest), layer.digest, staged / ROOTFS)
         listing = encode(entries)
@@ -421,7 +421,7 @@ def _unpack_layer(blob: Path, digest: str, root: Path) -> list[TreeEntry]:
         while hashed.read(_CHUNK):
             pass
     if hashed.digest != digest:
-        raise Environment(f"a layer is not {digest}", rule="image-digest", hint="build or copy the image anew")
+        raise Environment(f"a layer is not {digest}", rule="image-digest", hint="build or copy the image again")
     return entries
 
 

@@ -116,7 +116,7 @@ class translated_faults:  # noqa: N801  # it is used as a function is
                 hint="query.memory-mib sets the limit; ask for less, or group by less",
             )
         if self._reads and _is_of_a_file(error, kind, message):
-            return Environment(f"a slice cannot be read: {message}", rule=UNREADABLE, hint="odfctl verify tells which")
+            return Environment(f"a slice cannot be read: {message}", rule=UNREADABLE, hint="odfctl verify shows which")
         if (unfit := _NO_FUNCTION.search(message)) is not None:
             name, types = unfit[1], unfit[2].replace("_LITERAL", "")
             return Invalid(

@@ -67,7 +67,7 @@ class AnswerFrameReader:
         while len(whole) - at >= _HEADER.size:
             kind, length = _HEADER.unpack_from(whole, at)
             if kind not in _KINDS or length > MAX_FRAME:
-                raise Invalid("what came is no frame of an answer", rule="query-frame", hint="ask again")
+                raise Invalid("the bytes are no frame of an answer", rule="query-frame", hint="ask again")
             if len(whole) - at < _HEADER.size + length:
                 break
             yield kind, whole[at : at + _HEADER.size + length]

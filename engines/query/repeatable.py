@@ -67,7 +67,7 @@ def judge_plan(plan: Mapping[str, Any]) -> None:
     """
     if plan.get("error"):
         raise Refused(
-            f"it cannot be told whether the answer repeats: {str(plan.get('error_message'))[:200]}",
+            f"it is not known whether the answer repeats: {str(plan.get('error_message'))[:200]}",
             rule="query-prove",
             hint="ask without --prove, or more plainly",
         )

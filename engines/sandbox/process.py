@@ -167,7 +167,7 @@ def make_group(groups: Groups | None, job: Job) -> ControlGroup | None:
         return groups.make(job.total, job.processes)
     except OSError as error:
         raise EngineLost(
-            f"no control group can be made: {error.strerror}", rule="sandbox-limits", hint="start the node anew"
+            f"no control group can be made: {error.strerror}", rule="sandbox-limits", hint="restart the node"
         ) from error
 
 

@@ -97,7 +97,7 @@ def _serve(args: argparse.Namespace, address: EngineAddress, options: SessionOpt
         )
         server = serve(handler, str(address), ServiceLimits(deadline=args.deadline))
         if not address.is_local:
-            sys.stderr.write(f"whoever reaches {server.address} can read and write the files of this user\n")
+            sys.stderr.write(f"any client that reaches {server.address} can read and write the files of this user\n")
         # In one write, so that who reads the first line knows the second.
         more = f"{SESSION}{spark.state.state}\n" if args.tell_session else ""
         sys.stdout.write(f"{server.ready_line}\n{more}")
@@ -168,14 +168,14 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--disk", type=float, default=20.0, metavar="GIB", help="that Spark may spill (%(default)s)")
     parser.add_argument("--grace", type=float, default=2.0, help="seconds that requests get to end when stopping")
-    parser.add_argument("--sandbox", default="none", help="the level of isolation, as told to whoever asks")
+    parser.add_argument("--sandbox", default="none", help="the level of isolation that the engine states to clients")
     parser.add_argument("--archive", type=Path, help="class data archive of the JVM, for a faster start")
     parser.add_argument("--quick", action="store_true", help="to start: half the CPU, slower where much is computed")
     parser.add_argument("--master", help="a cluster to run on: spark://HOST:PORT, yarn, k8s://…; odfctl docs cluster")
     parser.add_argument("--address", default="127.0.0.1", help="of this machine, as the cluster's executors reach it")
     parser.add_argument("--settings", type=Path, help="more settings of Spark for the cluster, a name and value a line")
     parser.add_argument("--tell-session", action="store_true", help="print a line whenever Java starts or ends")
-    parser.add_argument("--record-archive", action="store_true", help="make the archive, and serve nobody")
+    parser.add_argument("--record-archive", action="store_true", help="make the archive, and serve no client")
     return parser
 
 

@@ -62,4 +62,4 @@ def _find_wanted(wanted: str, accounts: Sequence[AccountCallers], *, is_owner: b
         hint = "odfctl get accounts lists them"
         raise NotFound(f"there is no Account {wanted[:120]!r}", rule=RULE, hint=hint)
     text = f"you may not act as the account {wanted[:120]!r}"
-    raise Refused(text, rule=RULE, hint="the node's owner says who may: unixCallers of the Account")
+    raise Refused(text, rule=RULE, hint="the node's owner lists the callers: unixCallers of the Account")

@@ -40,11 +40,11 @@ class AccountType(Enum):
 class AccountSpec(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """An account, and the callers that act as it."""
 
-    email: Annotated[str, describe("Address at which people reach the account.")]
+    email: Annotated[str, describe("Email address of the account.")]
     account_type: (
         Annotated[AccountType, Scalar("int32"), describe("User (default), or Organization, which has members.")] | None
     ) = None
-    display_name: Annotated[str, describe("Name for people to read.")] | None = None
+    display_name: Annotated[str, describe("Name to display.")] | None = None
     avatar_url: Annotated[str, describe("URL of a picture.")] | None = None
     did: Annotated[str, describe("DID by which it is known elsewhere. Default: one that the node gives.")] | None = None
 
@@ -102,7 +102,7 @@ class RelationsSpec(msgspec.Struct, frozen=True, kw_only=True):
     relations: (
         Annotated[tuple[RelationSpec, ...], describe("Roles on resources, and members of organizations.")] | None
     ) = None
-    attributes: Annotated[tuple[AttributeSpec, ...], describe("Rights for everybody, and administrators.")] | None = (
+    attributes: Annotated[tuple[AttributeSpec, ...], describe("Rights of all callers, and administrators.")] | None = (
         None
     )
 
@@ -278,7 +278,7 @@ spec:
 
 GROUP_TYPE: Final = ResourceType(
     names=registry.GROUP,
-    about="Accounts that have rights together: whom Relations make its members.",
+    about="Accounts that have rights together. Relations name its members.",
     spec=GroupSpec,
     example="""\
 $schema: Group

@@ -68,7 +68,7 @@ from odfd.services.resources.history import HistoryService
 from odfd.services.trust.service import TrustService
 
 MANY: Final = Parameter("limit", "number", "Lines at the most.", 1, MAX_ROWS, DEFAULT_ROWS * 5)
-_BOOKMARK: Final = Parameter("bookmark", "flag", "With watch: also tell how far the log was read, before new changes.")
+_BOOKMARK: Final = Parameter("bookmark", "flag", "With watch: also state how far the log was read, before new changes.")
 FOLLOW: Final = Parameter("follow", "flag", "Answer with a stream, which does not end.")
 
 
@@ -89,7 +89,7 @@ async def _stage(calls: Dispatcher, request: Request) -> object:
 
 
 @asks(
-    Parameter("id", "text", "Of the push: it counts once, however often it comes."),
+    Parameter("id", "text", "Id of the push: it counts once, however often it is sent."),
     takes=bytes, body_types=(OCTETS, JSON, "application/x-ndjson", "text/csv"),
     operation=EndpointService.push, answers=wire.PushReceipt, statuses=(201, 202),
 )  # fmt: skip
@@ -109,7 +109,7 @@ async def _connect(calls: Dispatcher, request: Request) -> object:
 
 @asks(takes=wire.FlowRunRequest, operation=FlowService.run, answers=wire.ResourceManifest)
 async def _run(calls: Dispatcher, request: Request) -> object:
-    """Runs a flow because a person asks for it, and returns the Flow."""
+    """Runs a flow on request, and returns the Flow."""
     id_ = await calls.do(FlowService.run, _name(request, "name"), await body(request, wire.FlowRunRequest))
     return await operations.read(calls, FLOW_TYPE, id_)
 
@@ -159,9 +159,9 @@ async def _doctor(calls: Dispatcher, request: Request) -> object:
 
 
 @asks(
-    KINDS, Parameter("kept", "flag", "Only what is kept, as a list."),
+    KINDS, Parameter("kept", "flag", "Only the kept events, as a list."),
     Parameter("since", "number", "The sequence number after which the stream continues."),
-    Parameter("log", "text", "The log that `since` is of, or empty: a bookmark, which names it, comes first."),
+    Parameter("log", "text", "The log of `since`; empty: the first item is a bookmark, which names it."),
     operation=LogEvents.kept, answers=Sequence[wire.EventView], follows=LogEvents.follow, stream=wire.EventView,
 )  # fmt: skip
 async def _events(calls: Dispatcher, request: Request) -> object:

@@ -32,7 +32,7 @@ SLASH: Final = "\0"
 """Stands for a slash within one segment of a path, which a request encodes: ``alice%2Fdb``."""
 WATCH: Final = Parameter("watch", "flag", "Answer with a stream of changes, which does not end.")
 SINCE: Final = Parameter("since", "text", "The version after which a watch continues; without it, the present one.")
-CONTINUE: Final = Parameter("continue", "text", "Of the page before: asks for the next one of the same list.")
+CONTINUE: Final = Parameter("continue", "text", "Token of the previous page, for the next one of the same list.")
 LABELS: Final = Parameter("labels", "text", "A selector of labels, such as env=prod.")
 NAME: Final = Parameter("name", "text", "A pattern of names: % stands for any text, and _ for one character.")
 

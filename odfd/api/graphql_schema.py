@@ -46,20 +46,20 @@ type Query {
 }
 
 type Mutation {
-  """Applies manifests of any types: all of them, or none. A task in its place goes on: see /node/v1alpha1/tasks/ID."""
+  """Applies manifests of any types: all of them, or none. If a task is returned, see /node/v1alpha1/tasks/ID."""
   apply(manifests: [JSON!]!, dryRun: Boolean = false, prune: String): [JSON!]!
   rename(ref: String!, name: String!): JSON
-  """Deletes a resource with what it stands for; answers with it as it was."""
+  """Deletes a resource with what it declares; answers with its last state."""
   delete(ref: String!, purge: Boolean): JSON
 }
 
 type Subscription {
-  """Resources of a type, or of all, that stand and a bookmark, then each change; or the changes after a version."""
+  """The existing resources of a type, or of all, and a bookmark, then each change; or the changes after a version."""
   resources(type: String, since: String): ResourceNews!
 }
 
 type ResourceNews {
-  """To go on from."""
+  """The version to continue from."""
   version: String!
   """Added, Modified, Deleted or Bookmark."""
   op: String!

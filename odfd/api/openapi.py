@@ -34,7 +34,7 @@ _PROBLEMS: Final = {
     409: ("Conflict", "Something changed meanwhile, or is there already."),
     410: ("Gone", "The version is of another log, or too old: list again."),
     412: ("Changed", "The resource has another generation than the request states."),
-    422: ("Invalid", "The body, or a name, breaks a rule; `place` says where."),
+    422: ("Invalid", "The body, or a name, breaks a rule; `place` states where."),
     429: ("TooMany", "Too many watches are open."),
     500: ("Bug", "A fault of this program; its log has the trace."),
     502: ("Remote", "Another party failed: a peer, a server, an engine."),

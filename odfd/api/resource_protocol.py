@@ -62,16 +62,20 @@ YAML: Final = "application/yaml"
 MERGE_PATCH: Final = "application/merge-patch+json"
 DRY_RUN: Final = Parameter("dryRun", "flag", "Say what would change, and change nothing.")
 FORM: Final = Parameter("form", "text", "`input`: as it can be applied, without what the node writes.")
-MANAGER: Final = Parameter("manager", "text", "Who applies: labels and annotations that others set stay as they are.")
+MANAGER: Final = Parameter(
+    "manager", "text", "Name of the manager: labels and annotations of other managers stay as they are."
+)
 FORCE: Final = Parameter("force", "flag", "Also of what another resource made, which may make it again.")
 ON_ERROR: Final = Parameter("onError", "text", "`skip`: apply those that can be; else `atomic`: all, or none.")
-ACCOUNT: Final = Parameter("account", "text", "Only what this account has, by name or id; empty: who asks.")
-PRUNE: Final = Parameter("prune", "text", "A selector of labels: what has them and is not named is deleted.")
+ACCOUNT: Final = Parameter("account", "text", "Only resources of this account, by name or id; empty: the caller's.")
+PRUNE: Final = Parameter(
+    "prune", "text", "A selector of labels: resources that match it and are not in the manifests are deleted."
+)
 GENERATION: Final = Parameter(
     "generation", "number", "As it was read: where it is another now, nothing is done (412).", 1
 )
-LIMIT: Final = Parameter("limit", "number", "Resources of a page at the most.", 1, MOST, PAGE)
-TASK: Final = Parameter("task", "flag", "Answer with the task at once (202), in place of waiting for its end.")
+LIMIT: Final = Parameter("limit", "number", "Maximum number of resources of a page.", 1, MOST, PAGE)
+TASK: Final = Parameter("task", "flag", "Answer with the task at once (202); do not wait for its end.")
 ALL: Final = "/{context}/{version}/{type}"
 _ONE: Final = ALL + "/{ref}"
 _TAG: Final = re.compile(r'"([0-9]{1,18})\.[0-9a-f]{16}"')
@@ -173,7 +177,7 @@ async def _apply(calls: Dispatcher, request: Request) -> object:
 
 @asks(SINCE, answers=wire.ResourceManifestNews, media_type=NDJSON, stream=wire.ResourceManifestNews)
 async def _watch(calls: Dispatcher, request: Request) -> object:
-    """Watches the resources of all types: those that stand, a bookmark, and then each change."""
+    """Watches the resources of all types: the existing ones, a bookmark, and then each change."""
     return await _watch_type(calls, None, request)
 
 

@@ -199,7 +199,7 @@ class NodePushSession:
                 raise Invalid(f"object {name.short} has another size in its block", rule="smart-object-size")
             # Otherwise any token that may push could fill the store with objects that no block names.
             if name not in named and not may_have_links:
-                text = f"object {name.short} is named by no block that came"
+                text = f"object {name.short} is named by no received block"
                 raise Invalid(text, rule="smart-objects", hint="push the objects of these blocks alone")
             if file.size > MAX_OBJECT:
                 raise Refused(
@@ -222,7 +222,9 @@ class NodePushSession:
             )  # fmt: skip
             if lacking is not None:
                 hint = "push all blocks after the head that is here"
-                raise Invalid(f"block {lacking.short} is missing before those that came", rule="prev-block", hint=hint)
+                raise Invalid(
+                    f"block {lacking.short} is missing before the received ones", rule="prev-block", hint=hint
+                )
             with disk(self._folder):
                 (self._folder / HEAD).parent.mkdir(exist_ok=True)
                 (self._folder / HEAD).write_text(str(self._last))
@@ -245,7 +247,7 @@ class NodePushSession:
         except NotFound:
             goes_on = False
         if not goes_on:
-            text = f"the chain that came does not go on from {self._before.short}, the head here"
+            text = f"the received chain does not continue from {self._before.short}, the head here"
             raise Conflict(text, rule="import-diverged", hint="pull what is here, or push under another name")
 
     def _named_objects(self, chain: DirectoryChain) -> tuple[Mapping[Multihash, int], bool]:
@@ -303,7 +305,9 @@ class _Incoming:
     def write(self, data: bytes) -> None:
         self._received += len(data)
         if self._received > self._size:
-            raise Invalid(f"more of {self._name.short} came than {self._size:,} bytes", rule="smart-object-size")
+            raise Invalid(
+                f"more than {self._size:,} bytes of {self._name.short} were received", rule="smart-object-size"
+            )
         self._digest.update(data)
         with disk(self._staged):
             self._file.write(data)
@@ -314,7 +318,7 @@ class _Incoming:
         if self._received != self._size:
             raise Invalid(f"{self._name.short} ended after {self._received:,} bytes", rule="smart-object-size")
         if Multihash.from_digest(SHA3_256, self._digest.digest()) != self._name:
-            raise Invalid(f"the bytes that came are not {self._name.short}", rule="slice-physical-hash")
+            raise Invalid(f"the received bytes are not {self._name.short}", rule="slice-physical-hash")
         self._objects.adopt(self._staged, self._name)
 
     def close(self) -> None:

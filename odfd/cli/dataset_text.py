@@ -48,7 +48,7 @@ def size_text(profile: wire.DataProfile, records: int | None) -> str:
 
 def growth_text(growth: wire.Growth | None) -> str:
     if growth is None:
-        return "not known: no two slices came an hour apart"
+        return "not known: no two slices were written an hour apart"
     rows, since, until = round(growth.records_per_day), *map(formatting.moment, (growth.since, growth.until))
     rate = formatting.plural(rows, "record") if rows else "less than a record"
     return f"{rate}, {formatting.size(growth.bytes_per_day)} a day, from {since} to {until}"
@@ -68,7 +68,7 @@ def _remarks(profile: wire.DataProfile) -> list[str]:
         parts.append(f"  without {formatting.plural(profile.unread, 'slice')} whose files cannot be read here")
     if profile.message:
         parts.append(f"  {profile.message}")
-    text = "  by what the files say of themselves; - is what they do not say"
+    text = "  from the statistics in the files; - is a value that they do not have"
     return [*parts, text] if profile.slices > profile.unread else parts
 
 

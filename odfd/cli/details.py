@@ -81,9 +81,9 @@ def _publish_hint(view: wire.DatasetView) -> str:
     if not view.published and not view.owner:
         return "no: this node gives its copy to no peer"
     if not view.published:
-        return f"no: odfctl publish {view.name} lets others have it"
+        return f"no: odfctl publish {view.name} lets other nodes copy it"
     to = f"yes, in {', '.join(view.published_in)} alone" if view.published_in else "yes"
-    return to if view.state != "unsigned" else f"{to}, but its head is not signed: others see nothing of it yet"
+    return to if view.state != "unsigned" else f"{to}, but its head is not signed: other nodes do not see it yet"
 
 
 def _withdrawal_text(view: wire.DatasetView) -> str:
@@ -91,7 +91,7 @@ def _withdrawal_text(view: wire.DatasetView) -> str:
     if view.withdrawn_at is None:
         return ""
     ends = f"odfctl mirror remove {view.name} and odfctl delete dataset {view.name} free it"
-    gives = f"others get it from this node until odfctl unpublish {view.name}; " if view.published else ""
+    gives = f"other nodes get it from this node until odfctl unpublish {view.name}; " if view.published else ""
     return f"by its publisher on {view.withdrawn_at[:10]}: this copy stays and can be used; {gives}{ends}"
 
 
@@ -104,7 +104,7 @@ def _portal(portal: wire.PortalFacts | None) -> list[tuple[str, str]]:
     return [
         ("portal", f"rows of a private dataset: {clean(portal.rule, 300)}"),
         ("vouched by", f"its publisher, {count} of the newest block{others}"),
-        ("checked", "the rule by anyone (odfctl verify), what the rows were made of by auditors alone"),
+        ("checked", "the rule by anyone (odfctl verify), the private input by auditors alone"),
     ]
 
 
@@ -173,7 +173,7 @@ def _sample(sample: wire.CardRows | None) -> list[str]:
     if sample is None:
         return []
     shown = sample.rows
-    missing = f", {formatting.count(sample.left_out)} more without room on the card" if sample.left_out else ""
+    missing = f", {formatting.count(sample.left_out)} more that the card has no space for" if sample.left_out else ""
     head = f"sample: {formatting.plural(len(shown), 'row')} that its publisher shows{missing}"
     columns: tuple[TableColumn[tuple[str | None, ...]], ...] = tuple(
         TableColumn(clean(name, 64), lambda row, place=place: formatting.cell(row[place]), most=40)  # type: ignore[misc]
@@ -189,8 +189,8 @@ def _namesakes(number: int) -> str:
 
 
 def _spread(view: wire.CardView) -> str:
-    """Formats ``3 in 2 blocks of addresses``."""
-    where = f" in {formatting.plural(view.places, 'block')} of addresses" if view.places else ""
+    """Formats ``3 in 2 subnets``."""
+    where = f" in {formatting.plural(view.places, 'subnet')}" if view.places else ""
     return f"{formatting.count(view.peers)}{where}"
 
 

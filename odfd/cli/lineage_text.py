@@ -23,7 +23,7 @@ def record_tree(answer: wire.Lineage) -> str:
     known, shown = {(record.id, record.offset): record for record in answer.records}, set[Key]()
     lines = [line for root in answer.roots or (answer.id,) for line in _record(known, (root, answer.record), shown, "")]
     if not answer.complete:
-        lines.append("not all of it could be followed: see the lines that say why; --limit N tells more of each")
+        lines.append("not all of it could be followed: see the lines that say why; --limit N shows more of each")
     return "\n".join(lines)
 
 

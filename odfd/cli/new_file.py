@@ -34,7 +34,7 @@ class NewFile:
         """``hint`` replaces the advice to a person whose file is there already."""
         self.path = Path(name).expanduser()
         self._is_private = is_private
-        self._hint = hint or ("name another file" if is_private else "--replace writes it anew; or name another file")
+        self._hint = hint or ("name another file" if is_private else "--replace overwrites it; or name another file")
         try:
             found = self.path.stat() if self.path.exists() else None
             if found is None and not self.path.parent.is_dir():

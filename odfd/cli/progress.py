@@ -99,7 +99,7 @@ def describe(task: wire.TaskState, rate: float, elapsed: float = 0.0) -> str:
     """
     parts = [f"{_VERBS.get(task.kind, task.kind)} {task.target}".rstrip()]
     if task.state == "waiting":
-        return "  ".join([*parts, "waiting for its turn"])
+        return "  ".join([*parts, "waiting for a slot"])
     if task.message:
         parts.append(task.message)
     done, total, unit = task.done, task.total, task.unit
@@ -210,5 +210,5 @@ def _member(sent: Any, name: str) -> str:
     """Returns a text member of a task's JSON. Raises Bug if it is missing."""
     value = sent.get(name) if isinstance(sent, dict) else None
     if not isinstance(value, str):
-        raise Bug(f"the daemon's answer tells no {name} of a task", rule="answer-type")
+        raise Bug(f"the daemon's answer names no {name} of a task", rule="answer-type")
     return value

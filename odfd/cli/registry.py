@@ -34,9 +34,9 @@ GROUPS: Final = (
             CommandEntry("doctor", "check everything that the node depends on, and say what to repair", _HERE + "node"),
             CommandEntry("watch", "print events as they happen", _HERE + "node"),
             CommandEntry("top", "a live view on a terminal: tasks, mirrors, peers, rates", _HERE + "top"),
-            CommandEntry("ui", "a page about the node in a browser", _HERE + "page"),
+            CommandEntry("ui", "the web UI of the node, in a browser", _HERE + "page"),
             CommandEntry("backup", "back up the running node into a folder", _HERE + "node"),
-            CommandEntry("support", "write a bundle for those who help you, without secrets", _HERE + "support"),
+            CommandEntry("support", "write a bundle for support, without secrets", _HERE + "support"),
             CommandEntry("gc", "free the disk of objects that no block names", _HERE + "node"),
         ),
     ),
@@ -50,7 +50,7 @@ GROUPS: Final = (
             CommandEntry("get", "list datasets, flows, mirrors, networks, peers or tasks", _HERE + "resources"),
             CommandEntry("describe", "print all about one of them", _HERE + "resources"),
             CommandEntry("delete", "delete them; cancel a task", _HERE + "resources"),
-            CommandEntry("adopt", "take back a deleted dataset whose data was kept", _HERE + "resources"),
+            CommandEntry("adopt", "restore a deleted dataset whose data was kept", _HERE + "resources"),
             CommandEntry("rename", "give a resource another name on this node", _HERE + "resources"),
             CommandEntry("label", "set labels of a resource, to select by", _HERE + "edit"),
             CommandEntry("annotate", "set annotations of a resource", _HERE + "edit"),
@@ -73,17 +73,21 @@ GROUPS: Final = (
                 "rows that differ between two cuts or datasets; changes that an apply would make",
                 _HERE + "diff",
             ),
-            CommandEntry("schema", "columns of a dataset and their types; add more to a root", _HERE + "schema"),
+            CommandEntry(
+                "schema", "columns of a dataset and their types; add more to a source dataset", _HERE + "schema"
+            ),
             CommandEntry("lineage", "where a dataset or a record came from, back to the source", _HERE + "lineage"),
             CommandEntry("ingest", "push files or standard input into a dataset", _HERE + "ingest_pull"),
-            CommandEntry("watermark", "move the watermark of a root dataset", _HERE + "ingest_pull"),
+            CommandEntry("watermark", "move the watermark of a source dataset", _HERE + "ingest_pull"),
             CommandEntry("advance", "promise that the times up to now are complete", _HERE + "ingest_pull"),
             CommandEntry("hold", "keep the history of a dataset as it is for a reader", _HERE + "hold"),
             CommandEntry("source", "push to the endpoint of a Source, show what waits", _HERE + "source"),
-            CommandEntry("raw", "keep the bytes of a source; compute blocks again from them", _HERE + "source"),
+            CommandEntry("raw", "capture the bytes of a source, and replay blocks from them", _HERE + "source"),
             CommandEntry("gap", "what a source deleted before it was ingested; continue without it", _HERE + "source"),
-            CommandEntry("rendition", "decode a history again, and hand readers over to it", _HERE + "rendition"),
-            CommandEntry("correct", "correct or retract a row of a ledger", _HERE + "correct"),
+            CommandEntry("rendition", "decode a history again, and make it the active one", _HERE + "rendition"),
+            CommandEntry(
+                "correct", "correct or retract a row of a dataset with the ledger strategy", _HERE + "correct"
+            ),
             CommandEntry(
                 "pull", "bring up to date: poll the source, run the transform, sync the mirror", _HERE + "ingest_pull"
             ),
@@ -100,12 +104,12 @@ GROUPS: Final = (
         "Others",
         (
             CommandEntry("join", "join a network by an invitation", _HERE + "network"),
-            CommandEntry("search", "find datasets of others by words", _HERE + "search"),
+            CommandEntry("search", "find datasets of other nodes by words", _HERE + "search"),
             CommandEntry("network", "join and leave networks, list what is announced there", _HERE + "network"),
-            CommandEntry("mirror", "mirror datasets of others, verified as they arrive", _HERE + "mirror"),
-            CommandEntry("publish", "let others see and fetch datasets", _HERE + "publishing"),
+            CommandEntry("mirror", "mirror datasets of other nodes, verified as they arrive", _HERE + "mirror"),
+            CommandEntry("publish", "let other nodes see and fetch datasets", _HERE + "publishing"),
             CommandEntry("unpublish", "make published datasets private again", _HERE + "publishing"),
-            CommandEntry("portal", "open a portal to auditors, and audit those of others", _HERE + "portal"),
+            CommandEntry("portal", "open a portal to auditors, and audit those of other nodes", _HERE + "portal"),
             CommandEntry("share", "share a private dataset with some peers", _HERE + "publishing"),
             CommandEntry("peer", "see, connect and block peers", _HERE + "network"),
             CommandEntry("ipfs", "publish datasets on IPFS", _HERE + "publishing"),
@@ -118,7 +122,9 @@ GROUPS: Final = (
             CommandEntry(
                 "engine", "prove that another engine gives the same results, and move to it", _HERE + "verify"
             ),
-            CommandEntry("trust", "how far a dataset may be relied on, and who says so", _HERE + "trust"),
+            CommandEntry(
+                "trust", "the trust level and reach of a dataset, and the statements behind it", _HERE + "trust"
+            ),
         ),
     ),
     CommandGroup(
@@ -126,7 +132,7 @@ GROUPS: Final = (
         (
             CommandEntry("restore", "make a state directory from a backup †", _OFFLINE + "restore"),
             CommandEntry("upgrade", "check whether this version can take over a node's state †", _OFFLINE + "restore"),
-            CommandEntry("demo", "run the recorded node of the demo, and open its page †", _OFFLINE + "demo"),
+            CommandEntry("demo", "run the recorded node of the demo, and open its web UI †", _OFFLINE + "demo"),
             CommandEntry("docs", "print a page of the documentation †", _OFFLINE + "docs"),
             CommandEntry("new", "write a manifest for a file from a sample †", _OFFLINE + "new"),
             CommandEntry("catalog", "write manifests for the datasets of a DCAT feed †", _OFFLINE + "catalog"),

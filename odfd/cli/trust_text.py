@@ -14,15 +14,15 @@ _LOOKED_INTO: Final = {
     "confirmed": "run again here, it is wrong",
     "refuted": "run again here, it is right",
     "incomplete": "the evidence lacks what the step reads",
-    "unable": "this machine cannot tell",
-    "unfit": "what was named as evidence is none",
+    "unable": "this machine cannot decide",
+    "unfit": "the named file is not evidence",
 }
 _DECIDED: Final = {
     "branch": "to follow the history that holds block",
-    "verdict": "to rely on this step, whatever was said against it:",
+    "verdict": "to use this step, whatever verdicts contradict it:",
     "version": "to follow this version of its authority:",
     "epoch": "to follow the rewritten history with the head",
-    "abandoned": "to take no more of it than what is settled:",
+    "abandoned": "to accept nothing beyond what is settled:",
 }
 _DECODED: Final = frozenset({"decoded", "decodes-otherwise"})
 """Results of observations that tell nothing of a source."""
@@ -55,7 +55,7 @@ def _chain_text(view: wire.TrustView, now: Instant, again: str) -> list[str]:
         f"  {_reach(view)}",
     ]
     if view.withdrawn_at:
-        text = "no new block comes, and what is here can be used: odfctl describe dataset " + view.ref
+        text = "no new block is expected, and the blocks here can be used: odfctl describe dataset " + view.ref
         lines.append(f"  {formatting.withdrawal(view.withdrawn_at).capitalize()}: {text}")
     lines += [f"  {each.text}" for each in view.unheld]
     for proof in view.evidence:
@@ -84,7 +84,9 @@ def _chain_text(view: wire.TrustView, now: Instant, again: str) -> list[str]:
     if view.unsigned:
         lines.append(f"  This node signs no head of it: {clean(view.unsigned, 200)}")
     if view.unlisted:
-        lines.append(f"  {formatting.plural(view.unlisted, 'more validator')} spoke and are in no group of yours")
+        lines.append(
+            f"  {formatting.plural(view.unlisted, 'more validator')} gave verdicts and are in no group of yours"
+        )
     for made in view.decisions:
         who = "Witnesses" if made.by == "witnesses" else "You"
         matter = _DECIDED.get(made.matter, made.matter)
@@ -115,10 +117,10 @@ def _reach(view: wire.TrustView) -> str:
     if not blocks:
         return "None of it is here yet."
     if use <= 0:
-        return f"You may rely on none of it yet.  {why}".rstrip()
+        return f"Reach for use: none yet.  {why}".rstrip()
     if use >= blocks:
-        return f"You may rely on all of it, blocks 0-{blocks - 1}."
-    return f"You may rely on blocks 0-{use - 1}.  {why}".rstrip()
+        return f"Reach for use: all blocks, 0-{blocks - 1}."
+    return f"Reach for use: blocks 0-{use - 1}.  {why}".rstrip()
 
 
 def witness_lines(witness: wire.WitnessView, now: Instant) -> Iterator[str]:

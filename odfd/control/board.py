@@ -72,7 +72,7 @@ def event_view(news: News) -> wire.EventView:
                 sequence=news.resume - 1,
                 time="",
                 kind="lagged",
-                message=f"{lost} before number {news.resume} cannot be told: {why}",
+                message=f"{lost} before number {news.resume} are not available: {why}",
                 data={"missed": news.missed},
             )
 
@@ -287,7 +287,7 @@ def line_view(news: LogNews) -> wire.LogLineView:
         lost = "lines" if news.missed is None else plural(news.missed, "line")
         return wire.LogLineView(
             sequence=news.resume - 1,
-            event=f"{lost} of the log are no longer kept: they came faster than they were read",
+            event=f"{lost} of the log are no longer kept: they were written faster than they were read",
             values={"missed": news.missed},
         )
     number, line = news

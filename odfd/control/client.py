@@ -184,7 +184,7 @@ class ControlClient:
         return Unreachable(
             f"the daemon at {self.path} went away in the middle of an answer",
             rule="connection",
-            hint="odfctl status tells whether it is back; its log says why it went",
+            hint="odfctl status shows whether it is back; its log says why it stopped",
         )
 
     @contextlib.contextmanager
@@ -221,7 +221,7 @@ class ControlClient:
             raise Unreachable(
                 f"the daemon at {self.path} did not answer within {ANSWER_SECONDS:g} s",
                 rule="answer-deadline",
-                hint="its log says what it is at; a process that was stopped continues by: kill -CONT PID",
+                hint="its log shows its work; a stopped process continues by: kill -CONT PID",
             ) from error
         except (CutOff, ConnectionError) as error:
             raise self.lost_connection() from error

@@ -171,7 +171,7 @@ def _clear(path: Path) -> None:
         raise Environment(
             f"{path} is there and is not a socket",
             rule="control-socket",
-            hint="move it away, or name another place with --socket",
+            hint="move it away, or name another path with --socket",
         )
     if _answers(path):
         raise Environment(

@@ -104,7 +104,7 @@ class Exchange:
     def _head(self) -> tuple[int, dict[bytes, bytes]]:
         status = _STATUS.match(self._line(_MOST_HEAD))
         if status is None:
-            raise CutOff("what came is no HTTP")
+            raise CutOff("the answer is not HTTP")
         headers: dict[bytes, bytes] = {}
         left = _MOST_HEAD
         while line := self._line(left):
@@ -112,14 +112,14 @@ class Exchange:
             header = _HEADER.match(line)
             # Of two lengths nobody knows which ends the answer (RFC 9112, section 6.3).
             if header is None or header[1].lower() in headers.keys() & _ONCE:
-                raise CutOff("what came is no header of HTTP")
+                raise CutOff("the answer has an invalid HTTP header")
             headers[header[1].lower()] = header[2]
         return int(status[1]), headers
 
     def _chunk_size(self) -> int:
         size = _CHUNK_SIZE.match(self._line(_MOST_HEAD))
         if size is None:
-            raise CutOff("what came is no chunk of HTTP")
+            raise CutOff("the answer has an invalid HTTP chunk")
         return int(size[1], 16)
 
     def _line(self, most: int) -> bytes:

@@ -78,15 +78,15 @@ class NumberPart:
 class Owner(enum.Enum):
     """The reason why the node's owner alone may call an operation, and no right on a resource allows it."""
 
-    MACHINE = "tells of the machine, the settings and other nodes, and no right on a dataset covers these"
-    POLICY = "says in the node's name whom it trusts and believes, for all datasets alike"
+    MACHINE = "shows the machine, the settings and other nodes, which no right on a dataset covers"
+    POLICY = "decides for the node which keys it trusts, for all datasets"
     KEYS = "uses keys of the node, with which a holder speaks as its owner to other nodes"
     NETWORK = (
-        "connects the node to others, or takes in and gives out data in its name, as far as its disk and network go"
+        "connects the node to other nodes, or receives and serves data in its name, as far as its disk and network go"
     )
     FILES = "reads or writes files with the rights of the node's user"
-    DISK = "holds or frees room of the disk, which all share"
-    PORTALS = "tells of the private input of a portal, and signs in the node's name what was found of it"
+    DISK = "reserves or frees disk space, which all accounts share"
+    PORTALS = "shows the private input of a portal, and signs the finding in the node's name"
     SOURCES = "is of sources that the node reads with the rights of its owner, and of bytes that were no rows yet"
     UNMANAGED = "is of datasets that are deleted, on which no account has rights any more"
 
@@ -94,7 +94,7 @@ class Owner(enum.Enum):
 class Permission(enum.Enum):
     """How an operation is judged whose first argument names no dataset."""
 
-    FREE = "everybody may call it: it tells nothing of what is here"
+    FREE = "any client may call it: it shows nothing of the node's data"
     BY_RULE = "a function of ``odfd.api.access`` judges it (``restricts``)"
 
 

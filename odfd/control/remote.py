@@ -102,7 +102,9 @@ class RemoteApplication:
         if headers.get(b"host", b"").decode("latin-1").lower() not in self._places:
             raise Refused("the node is not asked by a name of its own", rule="api-host", hint="its certificate says")
         if b"origin" in headers:
-            raise Refused("pages of the web are not answered here", rule="api-origin", hint="odfctl ui is for people")
+            raise Refused(
+                "pages of the web are not answered here", rule="api-origin", hint="use odfctl ui in a browser"
+            )
 
     def _refuse_wrong(self, fault: Refused, address: str) -> None:
         """Counts a refusal of an address. Raises Refused after too many."""

@@ -41,7 +41,7 @@ class RemoteNode(NamedTuple):
         try:
             connection = socket.create_connection((self.host, self.port), patience)
         except OSError as error:
-            hint = "does it run there, with api.listen, and does the network let you through?"
+            hint = "check that it runs there, with api.listen, and that the network permits the connection"
             raise Unreachable(f"no node answers at {self.url}: {error}", rule="connection", hint=hint) from error
         if not self.is_secure:
             return connection
@@ -97,7 +97,9 @@ def _token(path: Path) -> str:
         with path.open("rb") as file:
             # Of the open file, since its name may mean another one by now.
             if os.fstat(file.fileno()).st_mode & (stat.S_IRWXG | stat.S_IRWXO):
-                raise Environment(f"others may read the token in {path}", rule="token-file", hint=f"chmod 600 {path}")
+                raise Environment(
+                    f"other users may read the token in {path}", rule="token-file", hint=f"chmod 600 {path}"
+                )
             text = file.read(MAX_TOKEN_FILE).decode("ascii", "replace").strip()
     except OSError as error:
         hint = "odfctl token create --out FILE at the node makes one"

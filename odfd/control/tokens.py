@@ -50,7 +50,7 @@ class Tokens:
             found = self._path.stat()
             if found.st_mode & (stat.S_IRWXG | stat.S_IRWXO):
                 hint = f"chmod 600 {self._path}"
-                raise Environment(f"others may read the tokens in {self._path}", rule=self._rule, hint=hint)
+                raise Environment(f"other users may read the tokens in {self._path}", rule=self._rule, hint=hint)
             mark = (found.st_ino, found.st_mtime_ns, found.st_size)
             if mark != self._mark:
                 with self._path.open("rb") as file:

@@ -24,9 +24,9 @@ from odfd import output
 
 RULE: Final = "settings-file"
 _QUESTIONS: Final = (
-    ("node.name", "what people are to call this node"),
-    ("policy.profile", "what it is for: laptop, mirror, validator or archive"),
-    ("node.state-dir", "where it keeps chains, data and keys"),
+    ("node.name", "display name of the node"),
+    ("policy.profile", "policy profile: laptop, mirror, validator or archive"),
+    ("node.state-dir", "state directory, for chains, data and keys"),
 )
 """Settings that are prompted for, with the text of the prompt."""
 

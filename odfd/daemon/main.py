@@ -67,14 +67,14 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"odfd {__version__}")
     commands = parser.add_subparsers(required=True, dest="command", metavar="COMMAND")
     run = commands.add_parser("run", help="the daemon, in the foreground", epilog="example:  odfd run --state ./node-a")
-    run.add_argument("--state", metavar="DIR", help="where the node keeps all it has")
+    run.add_argument("--state", metavar="DIR", help="state directory of the node")
     run.add_argument("--socket", metavar="PATH", help="where odfctl finds it (DIR/control.sock when --state is given)")
     _config_option(run)
     run.set_defaults(run=_run)
     config = commands.add_parser("config", help="settings: check and show", epilog="example:  odfd config check")
     actions = config.add_subparsers(required=True, metavar="ACTION")
     check = actions.add_parser(
-        "check", help="tell every mistake", epilog="example:  odfd config check --config my.toml"
+        "check", help="report every mistake", epilog="example:  odfd config check --config my.toml"
     )
     _config_option(check)
     check.set_defaults(run=_check)
@@ -96,13 +96,15 @@ def _init_command(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--config", metavar="FILE", type=Path, help="the file to write (ODFD_CONFIG, ~/.config/odfd/odfd.toml)"
     )
-    parser.add_argument("--name", help="what people are to call the node (the machine's name)")
-    parser.add_argument("--profile", help="laptop, mirror, validator or archive: what is relied on")
-    parser.add_argument("--state", metavar="DIR", help="where the node keeps all it has")
+    parser.add_argument("--name", help="display name of the node (the machine's name)")
+    parser.add_argument("--profile", help="policy profile: laptop, mirror, validator or archive")
+    parser.add_argument("--state", metavar="DIR", help="state directory of the node")
     parser.add_argument(
         "--set", metavar="KEY=VALUE", action="append", default=[], help="any other setting; may be repeated"
     )
-    parser.add_argument("-y", "--yes", action="store_true", help="ask nothing: what no flag says has its default")
+    parser.add_argument(
+        "-y", "--yes", action="store_true", help="do not prompt; use defaults for all that no flag sets"
+    )
     parser.set_defaults(run=_init)
 
 

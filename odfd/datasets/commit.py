@@ -148,7 +148,7 @@ def check_clock(state: ChainState, now: Instant) -> None:
         f"the clock of this machine says {instant.render(_second(now))}, and the last block is of"
         f" {instant.render(state.system_time)}: one of them is wrong",
         rule=CLOCK_BEHIND,
-        hint="set the clock; or, if it is right, give up the blocks of a wrong one: odfctl doctor says how",
+        hint="set the clock; or, if it is right, drop the blocks of a wrong one: odfctl doctor says how",
     )
 
 
@@ -157,7 +157,7 @@ def check_jump(ahead: int, now: Instant) -> None:
     if ahead > TOLERANCE:
         raise Refused(
             f"the clock of this machine was set {plural(ahead // TOLERANCE, 'day')} ahead while odfd runs, to"
-            f" {instant.render(_second(now))}: what is written now would be of that time for ever",
+            f" {instant.render(_second(now))}: blocks written now would keep that time for ever",
             rule=CLOCK_AHEAD,
             hint="set the clock; if it is right now, start odfd again",
         )

@@ -125,7 +125,7 @@ def changed_events(
             continue
         if isinstance(wanted, SetDataSchema | SetVocab) and state.schema is not None and is_portal(state.schema.schema):
             text = f"{snapshot.name} is a portal: its schema and its rule stay as they are"
-            raise Invalid(text, rule="portal-rule", hint="declare another root for another rule")
+            raise Invalid(text, rule="portal-rule", hint="declare another source dataset for another rule")
         if _differs_in_pin_alone(event, wanted, held_event):
             continue
         changes.append(wanted)

@@ -23,7 +23,7 @@ def need_data(home: StateDirectory, dataset: DatasetId, name: str, *, whole: boo
         is_gone = bool(first) and collections.is_let_go(connection, dataset)
     if is_gone:
         raise NotFound(
-            f"the data of {name} is gone: it was let go after its collection handed over to another rendition",
+            f"the data of {name} is gone: it was dropped after the handover of its collection to another rendition",
             rule="rendition-dropped",
             hint="odfctl get renditions names the active one",
         )

@@ -26,7 +26,9 @@ from odfd.store.captures import KEEP_RAW, keeps_raw
 
 _SPEC: Final = "spec."
 VOLUME: Final = "PersistentVolume"
-KEPT_ELSEWHERE: Final = "bytes of a source are kept where they come in; a derivative is computed again: odfctl verify"
+KEPT_ELSEWHERE: Final = (
+    "the bytes of a source are captured where they are ingested; a derived dataset is computed again: odfctl verify"
+)
 """What to do instead where the bytes of a source are not kept."""
 _KEEP_RAW: Final = Annotated[bool, describe("Whether the bytes of its source are kept: `odfctl raw`.")]
 MAX_SHARD_COLUMNS: Final = 16
@@ -73,7 +75,7 @@ class DatasetSpec(msgspec.Struct, frozen=True, kw_only=True):
         ]
         | None
     ) = None
-    shards: Annotated[ShardsSpec, describe("Shards of a new root. Default: one chain."), OWN] | None = None
+    shards: Annotated[ShardsSpec, describe("Shards of a new source dataset. Default: one chain."), OWN] | None = None
     volume: (
         Annotated[
             str,
@@ -133,7 +135,7 @@ def check_dataset(draft: Draft) -> None:
     if SCHEDULE in draft.typed:
         draft.attempt(f"headers.annotations.{SCHEDULE}", lambda _: draft.typed[SCHEDULE].check(), "")
     if draft.typed.get(KEEP_RAW) and draft.spec.kind is DatasetKind.DERIVATIVE:
-        draft.note(f"headers.annotations.{KEEP_RAW}", "a derivative has no source", "raw-owner", KEPT_ELSEWHERE)
+        draft.note(f"headers.annotations.{KEEP_RAW}", "a derived dataset has no source", "raw-owner", KEPT_ELSEWHERE)
 
 
 def _parts(owner: Resource) -> Iterator[OwnedPart]:

@@ -126,7 +126,7 @@ def _rows_of(files: SoundFiles, block: int, named: DataSlice, wanted: int) -> pa
         raise Environment(
             f"object {named.physical_hash.short} cannot be read: {error.message}",
             rule="slice-unreadable",
-            hint="its bytes match its hash, so its author published it so; odfctl verify tells more",
+            hint="its bytes match its hash, so its author published it so; odfctl verify shows more",
         ) from error
 
 

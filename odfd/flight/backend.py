@@ -75,7 +75,7 @@ class FlightBackend:
         if path == "/datasets":
             return answer(await trio.to_thread.run_sync(lambda: self._datasets(owner=owner)))
         if path != "/query" or asked.request is None:
-            raise NotFound("there is no such question", rule="flight-operation")
+            raise NotFound("unknown request", rule="flight-operation")
         wanted, rows = asked.request, _UNBOUND if asked.unbound else _ALL
         return FrameStream(lambda give: self._answer((wanted, rows), give, give if asked.piped else None, owner=owner))
 
@@ -93,7 +93,7 @@ class FlightBackend:
 
     def _public_fault(self, fault: Fault) -> Fault:
         if isinstance(fault, Environment):
-            self._logger.error("a question cannot be answered", service="flight", fault=str(fault), rule=fault.rule)
+            self._logger.error("a request cannot be answered", service="flight", fault=str(fault), rule=fault.rule)
         return told_to_others(fault)
 
     def _datasets(self, *, owner: bool) -> list[FlightDataset]:

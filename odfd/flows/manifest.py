@@ -381,7 +381,7 @@ class _Reading:
         longest = self._length_at(f"{path}.maxAwaitInterval", each.max_await_interval, HOUR)
         if not 1 <= least <= _MOST_RECORDS or not 0 < longest <= DAY:
             hint = f"1 to {_MOST_RECORDS:,} records, and at most 1d"
-            self._note(path, "what is waited for is out of range", "number-range", hint)
+            self._note(path, "the awaited time is out of range", "number-range", hint)
         return least, longest
 
     def _arrivals(self, tasks: Sequence[Step]) -> tuple[Arrival, ...]:
@@ -473,7 +473,7 @@ FLOW_TYPE: Final = ResourceType(
     names=registry.FLOW,
     made_by="a derived dataset, which follows its inputs",
     instead="odfctl flow pause NAME, or set flows.follow = false for all",
-    about="Declares when the node pulls a dataset, or does other tasks, by itself (odfctl docs flows).",
+    about="Declares when the node pulls a dataset, or does other tasks, automatically (odfctl docs flows).",
     spec=FlowSpec, converts=prepare, shows=show, annotations={POLICY: FlowPolicySpec},
     uris=tuple(f"{base}/flow/{VERSION}/Flow" for base in (ODF, OURS)),
     own_kinds=OWN_KINDS | OWN_TRIGGERS, is_pruned=True,

@@ -244,7 +244,9 @@ class PullTask(TaskFields, frozen=True, kw_only=True, tag=f"{OWN_TASKS}/Pull", r
         Annotated[str, describe("The Source. Default: that in the dataset's metadata."), refers_to("Source")] | None
     ) = None
     fetch_uncacheable: (
-        Annotated[bool, describe("Whether to fetch also from a web source that cannot tell whether it has changed.")]
+        Annotated[
+            bool, describe("Whether to fetch also from a web source that does not report whether it has changed.")
+        ]
         | None
     ) = None
 

@@ -85,7 +85,7 @@ def check_task(draft: Draft) -> None:
     for field, given in (("onNoOp", spec.on_no_op), ("onFailure", spec.on_failure)):
         if given is not None:
             hint = "RFC-019, Flow: leave it out, or write the task in a Flow"
-            draft.note(f"spec.{field}", f"{field} is of a task that others follow", "flow-tasks", hint)
+            draft.note(f"spec.{field}", f"{field} is of a task that other tasks follow", "flow-tasks", hint)
 
 
 def check_run(draft: Draft) -> None:

@@ -1,1 +1,1 @@
-"""Brings data into root datasets: fetches or receives it, has an engine read it, and commits it exactly once."""
+"""Brings data into source datasets: fetches or receives it, has an engine read it, and commits it exactly once."""

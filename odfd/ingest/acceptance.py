@@ -101,7 +101,7 @@ def _check_on_error(read: ReadStep) -> None:
         return
     if isinstance(read, ReadParquet):
         raise Invalid(
-            "records of Parquet or Avro are not set aside",
+            "records of Parquet or Avro are not written to a quarantine dataset",
             rule="on-error",
             hint="leave out onError: its columns have types, and a file that does not fit is refused",
         )
@@ -180,7 +180,7 @@ def _check_preprocess(transform: Transform | None) -> None:
         return
     if transform.engine.lower() not in ENGINES:
         raise Invalid(
-            f"preprocess asks for engine {transform.engine!r}, and there is none here",
+            f"preprocess requires engine {transform.engine!r}, and there is none here",
             rule="preprocess-engine",
             hint="write engine: spark; for words of other engines see odfctl docs kamu-compatibility",
         )

@@ -96,7 +96,7 @@ def plan_alteration(state: ChainState, wanted: Alteration) -> Altered:
         raise Refused(
             "the dataset is a portal: its columns are those that its rule was made for",
             rule="portal-rule",
-            hint="declare another root and a Portal for it",
+            hint="declare another source dataset and a Portal for it",
         )
     return _add(state, declared, wanted) if wanted.action == "add" else _derive(state, declared, wanted)
 
@@ -111,7 +111,7 @@ def _derive(state: ChainState, declared: DataSchema, wanted: Alteration) -> Alte
         raise Refused(
             f"{_STAYS[wanted.action]}, as ODF has it, so that every reader can read old rows",
             rule="schema-compatible",
-            hint="--as NAME derives a dataset in which it is so; the root stays as it is",
+            hint="--as NAME derives a dataset in which it is so; the source dataset stays as it is",
         )
     derived = DatasetSnapshot(name=wanted.derived, kind=DatasetKind.DERIVATIVE, metadata=(made,))
     return Altered(schema=schema, derived=derived)
@@ -126,7 +126,7 @@ _STAYS: Final = {
 
 def _add(state: ChainState, declared: DataSchema, wanted: Alteration) -> Altered:
     if wanted.derived is not None:
-        raise Invalid("columns are added to the root itself", rule="schema-as", hint="leave out --as")
+        raise Invalid("columns are added to the source dataset itself", rule="schema-as", hint="leave out --as")
     new = parse_ddl(wanted.columns).fields
     _check_new(new, declared)
     texts = tuple(_texts(wanted.columns, new))
@@ -226,7 +226,10 @@ def _of_sources(sources: Sequence[MetadataEvent], wanted: Alteration) -> Iterato
         else:
             yield f"{called} reads them from files from now on"
         if isinstance(source.merge, MergeLedger):
-            yield f"{called} is a ledger: rows that it has stay null there, even if they come again with a value"
+            yield (
+                f"{called} uses the ledger strategy: its rows stay null there, even if they are "
+                "ingested again with a value"
+            )
         elif isinstance(source.merge, MergeSnapshot) and source.merge.compare_columns is not None:
             yield f"{called} does not compare the new columns: a row that differs in them alone is no news"
         elif isinstance(source.merge, MergeSnapshot):
@@ -438,7 +441,7 @@ def _anew(name: str, kept: int) -> str:
         return "Its bytes are not kept, so no rendition can be made of them: apply it under another name"
     return (
         f"Make a rendition of the {plural(kept, 'transaction')} whose bytes are kept: odfctl rendition create {name},"
-        f" then odfctl rendition handover {name} N; nothing is taken in until then"
+        f" then odfctl rendition handover {name} N; no rows are ingested until then"
     )
 
 

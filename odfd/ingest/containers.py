@@ -296,7 +296,9 @@ async def _podman(binary: str, *words: str) -> subprocess.CompletedProcess[bytes
             )
     except trio.TooSlowError as error:
         raise Environment(
-            f"podman {' '.join(words[:2])} gave no answer in {REMOVE_SECONDS:g} s", rule=RULE, hint="does podman work?"
+            f"podman {' '.join(words[:2])} gave no answer in {REMOVE_SECONDS:g} s",
+            rule=RULE,
+            hint="check that podman works",
         ) from error
     except OSError as error:
         raise Environment(f"cannot start podman: {error.strerror}", rule=RULE) from error
@@ -305,7 +307,9 @@ async def _podman(binary: str, *words: str) -> subprocess.CompletedProcess[bytes
 def _failure(image: str, ended: ProcessEnd, settings: IngestSettings) -> Invalid | Environment:
     text = f": {ended.said}" if ended.said else ""
     if ended.code == _PODMAN_FAILED:
-        return Environment(f"podman cannot run {image}{text}", rule=RULE, hint="does `podman run` work for this user?")
+        return Environment(
+            f"podman cannot run {image}{text}", rule=RULE, hint="check that `podman run` works for this user"
+        )
     mib = settings.container_memory >> 20
     return Invalid(
         f"the container of {image} ended with {ended.code}{text}",

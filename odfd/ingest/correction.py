@@ -288,8 +288,10 @@ def ledger_of(state: ChainState) -> MergeLedger:
     elif len(strategies) > 1:
         hint = "its sources merge rows in different ways"
     else:
-        hint = "correct the source: what it says next is merged as a correction"
-    raise Refused("only rows of a ledger can be corrected by hand", rule="correct-ledger", hint=hint)
+        hint = "correct the source: its next rows are merged as a correction"
+    raise Refused(
+        "only rows of a source with the ledger strategy can be corrected by hand", rule="correct-ledger", hint=hint
+    )
 
 
 def _check_columns(schema: pa.Schema, vocab: Vocab, merge: MergeLedger, spec: CorrectionSpec) -> None:
@@ -368,14 +370,14 @@ def _the_row(ledger: pa.Table, vocab: Vocab, spec: CorrectionSpec) -> pa.Table:
         raise Refused(
             f"{len(standing)} rows have {shown}: offsets {', '.join(map(str, offsets))}",
             rule="correct-row",
-            hint="name more columns that tell them apart: --key COLUMN=VALUE",
+            hint="name more columns that distinguish them: --key COLUMN=VALUE",
         )
     if ledger.num_rows:
         last = ledger.column(vocab.offset)[-1].as_py()
         raise NotFound(
             f"the row with {shown} was taken back at offset {last}",
             rule="correct-row",
-            hint="odfctl tail shows what was said of it; a row that was taken back stays so",
+            hint="odfctl tail shows its events; a retracted row stays retracted",
         )
     raise NotFound(f"no row has {shown}", rule="correct-row", hint="odfctl tail shows rows as the dataset holds them")
 

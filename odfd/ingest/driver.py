@@ -483,7 +483,7 @@ async def compute(
         for each in (path, aside):
             if each is not None:
                 each.unlink(missing_ok=True)
-    raise EngineFault(f"the engine gave an answer of no known kind: {type(answer).__name__}", rule="engine")
+    raise EngineFault(f"the engine sent an answer of an unknown kind: {type(answer).__name__}", rule="engine")
 
 
 def _settle(deps: IngestDependencies, plan: IngestPlan, answer: Success) -> tuple[IngestOutcome, CommitPart | None]:

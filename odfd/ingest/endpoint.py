@@ -81,7 +81,7 @@ def key_of(signature: StandardWebhooks | HmacSignature, secret: str, source: str
         key = b""
     if len(key) < LEAST_SECRET:
         raise Environment(
-            f"the secret of the Source {source} is too short for signatures, or is none: no call counts",
+            f"the secret of the Source {source} is missing or too short for signatures: no call is accepted",
             rule="webhook-secret",
             hint=f"apply its SecretSet with at least {LEAST_SECRET} bytes, and give the sender the same",
         )
@@ -224,7 +224,7 @@ def records_in(data: bytes, read: ReadStep) -> int:
 
 
 _LINES: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
-_FORMAT: Final = "the Source's read step says what it takes: odfctl describe source NAME"
+_FORMAT: Final = "the Source's read step declares the records: odfctl describe source NAME"
 
 
 def _is_utf8(read: ReadStep) -> bool:

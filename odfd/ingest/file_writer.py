@@ -71,7 +71,7 @@ class FileWriter(AbstractContextManager["FileWriter"]):
 
     def _full(self, error: OSError) -> Environment:
         return Environment(
-            f"cannot write {self._path}: {error.strerror or error}", rule="disk", hint="is the disk full?"
+            f"cannot write {self._path}: {error.strerror or error}", rule="disk", hint="check that the disk is not full"
         )
 
 

@@ -134,7 +134,7 @@ def _gap_of(said: Mapping[str, Any] | None) -> SourceGap | None:
 def check_name(gap: SourceGap | None, name: str) -> SourceGap:
     """Returns the gap of what is forgotten. Raises Refused if it is none, or has another name."""
     if gap is None:
-        raise _none("the source has deleted nothing that was not ingested")
+        raise _none("the source has no gap")
     if gap.name != name:
         raise other_gap(gap, name)
     return gap
@@ -144,7 +144,7 @@ def other_gap(gap: SourceGap, name: str) -> Refused:
     return Refused(
         f"the gap {name} is another one now: {gap.name}, of {gap.count:,} addresses",
         rule=GAP_CHANGED,
-        hint="odfctl gap show says what is lost now; nothing was written",
+        hint="odfctl gap show lists what is lost now; nothing was written",
     )
 
 

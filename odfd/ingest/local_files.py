@@ -51,7 +51,7 @@ class LocalFiles(NamedTuple):
         real = _resolve(path, text)
         if _lies_in(real, self.own):
             raise Invalid(
-                f"{text} lies in the node's own directory",
+                f"{text} is in the node's own directory",
                 rule="source-own",
                 hint="a source never reads the node's own files, such as its keys; copy the file elsewhere",
             )

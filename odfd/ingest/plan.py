@@ -199,7 +199,7 @@ def require_root(state: ChainState) -> None:
     """Raises Refused unless data can be ingested into this chain."""
     if state.kind is not DatasetKind.ROOT:
         raise Refused(
-            "data is ingested into root datasets only", rule="root-only", hint="a derived dataset runs its transform"
+            "rows are ingested into source datasets only", rule="root-only", hint="a derived dataset runs its transform"
         )
 
 
@@ -207,7 +207,8 @@ def refuse_quarantine(read: ReadStep, merge: MergeStrategy) -> None:
     """Raises Refused if quarantine is combined with merging by Snapshot: a record set aside would count as gone."""
     if traits(merge).whole_state and quarantine_of(read.schema) is not None:
         raise Refused(
-            "onError: quarantine, and the source is merged by Snapshot: what is set aside would count as gone",
+            "onError: quarantine, and the source is merged by Snapshot: a record in the quarantine "
+            "dataset would count as deleted",
             rule="on-error",
             hint="leave out onError, or read the column at fault as String and convert it in preprocess",
         )

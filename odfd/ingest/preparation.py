@@ -108,7 +108,7 @@ def _no_sandbox(command: Sequence[str], why: str) -> Refused:
     return Refused(
         f"prepare: Pipe cannot run {' '.join(command)!r} in a sandbox: {why}",
         rule="prepare-pipe",
-        hint=f"install bubblewrap; or, if you trust all who write manifests, {_ALLOW}",
+        hint=f"install bubblewrap; or, if you trust all authors of manifests, {_ALLOW}",
     )
 
 
@@ -232,7 +232,8 @@ def _inflate_gzip(file: PackedFile, target: Path) -> tuple[str, ...]:
         with _Watched(file) as packed, gzip.GzipFile(fileobj=packed) as source:
             _copy(source, target, file)
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-        hint = "is the whole file there?" if _is_gzip(file.path) else "leave out the step if the file is not packed"
+        packed_so = _is_gzip(file.path)
+        hint = "check that the file is complete" if packed_so else "leave out the step if the file is not packed"
         raise Invalid(f"{file.name} is not whole gzip: {error}", rule="prepare-gzip", hint=hint) from error
     return ()
 
@@ -259,7 +260,9 @@ def _inflate_zip(file: PackedFile, member: str | None, target: Path) -> tuple[st
     # zipfile raises NotImplementedError for a method that it does not know, and RuntimeError for a password.
     except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError) as error:
         raise Invalid(
-            f"{file.name} is not a zip file we can read: {error}", rule="prepare-zip", hint="is the whole file there?"
+            f"{file.name} is not a zip file we can read: {error}",
+            rule="prepare-zip",
+            hint="check that the file is complete",
         ) from error
     if member is not None or len(names) == 1:
         return ()

@@ -43,7 +43,9 @@ def standing(
     if quarantine_of(source.read.schema) is None:
         return None
     if quarantines is None:
-        raise Refused("there is no place for records that cannot be read", rule="on-error", hint="leave out onError")
+        raise Refused(
+            "there is no quarantine dataset for records that cannot be read", rule="on-error", hint="leave out onError"
+        )
     found = quarantines.find(dataset)
     path = objects.stage()
     return (
@@ -59,7 +61,7 @@ def way_on(request: IngestBatchRequest, rule: str | None) -> str:
     can = bool(read.schema is not None or read.ddl_schema) and read_options(read.schema).format is None
     if rule not in _OF_RECORDS or request.quarantine is not None or not can or traits(request.merge).whole_state:
         return ""
-    return "onError: quarantine of the read step sets such records aside"
+    return "onError: quarantine of the read step writes such records to the quarantine dataset"
 
 
 def set_aside(

@@ -108,7 +108,7 @@ async def replay(
             case Success():
                 made = await trio.to_thread.run_sync(_make, plan, answer, shards, by, folder)
                 return _worst([compare(each.events, own) for each, own in zip(shards, made, strict=True)])
-    raise EngineFault(f"the engine gave an answer of no known kind: {type(answer).__name__}", rule="engine")
+    raise EngineFault(f"the engine sent an answer of an unknown kind: {type(answer).__name__}", rule="engine")
 
 
 def _replayed_gap(shards: Sequence[_Shard], bound: BoundCapture) -> RawReplay:
@@ -360,7 +360,8 @@ def _decoding_plan(deps: IngestDependencies, state: ChainState, batch: Batch, or
     source = find_push_source(state, name, None)[0] if name else polling(state)[1]
     if quarantine_of(source.read.schema) is not None:
         raise Refused(
-            "a source with onError: quarantine cannot be decoded again: what is set aside would come twice",
+            "a source with onError: quarantine cannot be decoded again: the records of its "
+            "quarantine dataset would be written twice",
             rule="rendition-quarantine",
             hint="leave out onError in the manifest, and apply it first",
         )

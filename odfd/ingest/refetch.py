@@ -125,14 +125,14 @@ async def _rows(
     answer = await ingest(deps.engine, plan_ingest(state, source, batch, time, terms).request)
     match answer:
         case InvalidQuery(message=message, rule=rule) if rule in OF_LIMITS:
-            raise Refused(message, rule=rule or "", hint="it is larger than this node takes in from unlisted peers")
+            raise Refused(message, rule=rule or "", hint="it is larger than this node accepts from other nodes")
         case InvalidQuery():
             return None
         case EngineInternalError(message=message):
             raise engine_failed(message)
         case Success():
             return await trio.to_thread.run_sync(_read_rows, answer, out)
-    raise EngineFault(f"the engine gave an answer of no known kind: {type(answer).__name__}", rule="engine")
+    raise EngineFault(f"the engine sent an answer of an unknown kind: {type(answer).__name__}", rule="engine")
 
 
 def _read_rows(answer: Success, out: Path) -> BlockRows:

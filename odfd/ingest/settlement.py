@@ -144,7 +144,7 @@ def beside(plan: IngestPlan, counts: RowCounts, slice_: DataSlice | None) -> Com
     assert into.dataset is not None
     assert into.state is not None
     if slice_.offset_interval.start != into.next_offset:
-        raise Invalid("the engine wrote other offsets of records set aside than was asked", rule="engine-answer")
+        raise Invalid("the engine wrote other offsets of quarantined records than requested", rule="engine-answer")
     held = schema_in_force(into.state)
     if held is not None and held != SCHEMA:
         raise Refused(

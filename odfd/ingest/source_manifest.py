@@ -122,7 +122,9 @@ class SourceSpec(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     read: Annotated[ReadStep, describe("The read step.")]
     preprocess: Annotated[Transform, describe("A query over the rows that were read.")] | None = None
     merge: Annotated[MergeStrategy, describe("The merge strategy. Default: Append.")] | None = None
-    keep_raw: Annotated[bool, describe("Whether the bytes are kept of all that datasets take."), OWN] | None = None
+    keep_raw: (
+        Annotated[bool, describe("Whether the bytes of all records that datasets take are captured."), OWN] | None
+    ) = None
     vocab: Annotated[Extra, describe("Refused: a dataset has its vocabulary in its chain.")] | None = None
 
 
@@ -204,7 +206,7 @@ def check_source_resource(draft: Draft) -> None:
         )
         draft.refuse("spec.vocab", "a Source has no vocabulary of its own here", "source/SourceSpec", use)
     if endpoint is not None and spec.prepare:
-        draft.note("spec.prepare", "what is pushed is not prepared", "source-endpoint", "push it as it is read")
+        draft.note("spec.prepare", "pushed data is not prepared", "source-endpoint", "push it as it is read")
     if endpoint is not None and endpoint.signature is not None:
         _check_signature(draft, endpoint.signature)
     elif endpoint is not None and config:
@@ -290,7 +292,7 @@ def _texts(value: Any, path: str) -> list[tuple[str, str]]:
 
 SOURCE_TYPE: Final = ResourceType(
     names=registry.SOURCE,
-    about="A source of records of root datasets, stored apart from their chains, for flows and odfctl pull.",
+    about="A source of records of source datasets, stored apart from their chains, for flows and odfctl pull.",
     spec=SourceSpec,
     prepare=prepare,
     own_kinds=frozenset({"EthereumLogs"}),

@@ -99,7 +99,7 @@ def _with_defaults(written: str) -> str:
 
 def _written_out(what: str) -> Invalid:
     return Invalid(
-        f"{what} in a source would be in the chain, readable by everybody who has the chain",
+        f"{what} in a source would be in the chain, readable by every holder of the chain",
         rule="source-password",
         hint="write ${{ env.NAME }} in its place, and declare it in a SecretSet that has the dataset's name",
     )

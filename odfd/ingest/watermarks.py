@@ -64,7 +64,7 @@ def marking(state: ChainState, to: Instant, now: Instant, *, ahead: bool = False
         raise Refused(
             f"the watermark is {instant.render(state.watermark)} and does not go back",
             rule="watermark-monotonic",
-            hint="name a later time; odfctl reset gives up blocks together with their watermark",
+            hint="name a later time; odfctl reset drops blocks together with their watermark",
         )
     if to > now + TOLERANCE and not ahead:
         raise Refused(

@@ -137,7 +137,7 @@ class Publisher:
         if served < goal.size:
             raise Refused(
                 f"{served} of {plural(goal.size, 'block')} of {dataset.short} may be passed on", rule="serve",
-                hint="odfctl trust show tells why; policy.serve says what is needed",
+                hint="odfctl trust show says why; policy.serve has the required facts",
             )  # fmt: skip
         return goal
 
@@ -366,7 +366,7 @@ class RepositoryPublisher:
             raise Refused(
                 f"ipns://{own} points to a dataset whose own key is offline",
                 rule="ipns-name-taken",
-                hint="a name points to one place: withdraw that dataset (odfctl ipfs), or push from another node",
+                hint="a name points to one folder: withdraw that dataset (odfctl ipfs), or push from another node",
             )
 
     async def _add(

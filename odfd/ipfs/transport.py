@@ -131,9 +131,7 @@ class IpfsTransport:
                         shutil.copyfileobj(content, file, _COPY)
         except (tarfile.TarError, ValueError) as error:
             # tarfile raises ValueError for sparse files whose map is no list of numbers.
-            raise Remote(
-                f"the Kubo gave a folder that ends too early or is none: {error}", rule="ipfs-answer"
-            ) from error
+            raise Remote(f"the Kubo returned an incomplete or invalid folder: {error}", rule="ipfs-answer") from error
 
 
 class _Received(io.RawIOBase):

@@ -107,7 +107,7 @@ class KamuApplication:
         ref, slash, operation = path.removeprefix(DATASETS + "/").partition("/")
         if method == "GET" and slash and operation == "detail" and path.startswith(DATASETS):
             return answer(await trio.to_thread.run_sync(self._detail, ref))
-        raise NotFound("there is no such question here", rule="question", hint="odfctl docs http tells which are")
+        raise NotFound("unknown path", rule="question", hint="odfctl docs http lists the paths")
 
     async def _read_frames(self, request: wire.QueryRequest, give: SendFrame, caller: str) -> None:
         try:
@@ -208,7 +208,7 @@ class KamuApplication:
     def _for_visitor(self, fault: Fault, path: str) -> Fault:
         """Returns the fault as a visitor may see it, and logs one of this machine."""
         if isinstance(fault, Environment):
-            self._logger.error("a question cannot be answered", path=path[:300], fault=str(fault), rule=fault.rule)
+            self._logger.error("a request cannot be answered", path=path[:300], fault=str(fault), rule=fault.rule)
         return told_to_others(fault)
 
 

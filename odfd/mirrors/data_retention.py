@@ -158,7 +158,7 @@ class DataRetention:
         try:
             self.let_go(dataset, first)
         except HistoryHeld as held:
-            return f"nothing is let go: {held.message}"
+            return f"no data is deleted: {held.message}"
         return self._gave_way.get(dataset, "")
 
     def _may_go(self, connection: sqlite3.Connection, dataset: DatasetId) -> bool:

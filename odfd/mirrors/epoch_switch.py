@@ -68,7 +68,7 @@ def turn_of(checked: CheckedChain, head: HeadStatement, walk: Sequence[Rights], 
 
 def _waiting(checked: CheckedChain, head: HeadStatement, why: str) -> RewriteWaiting:
     return RewriteWaiting(
-        f"epoch {head.epoch} gives up blocks that are here ({why}; {checked.frontier.size} of epoch {checked.epoch})",
+        f"epoch {head.epoch} drops blocks that are here ({why}; {checked.frontier.size} of epoch {checked.epoch})",
         rule="rewrite-waiting",
         hint=f"to follow it: odfctl trust resolve REF --follow {head.head}; to keep what is here, do nothing",
     )
@@ -126,5 +126,5 @@ def check_base(frontier: Frontier, blocks: Sequence[SealedBlock], head: HeadStat
         raise Invalid(
             f"the chain is not the one that epoch {head.epoch} was opened on",
             rule="trust.epoch-base",
-            hint="its writer and its roots contradict each other",
+            hint="its writer and its root keys contradict each other",
         )

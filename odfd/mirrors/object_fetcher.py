@@ -418,7 +418,7 @@ class ObjectFetcher:
         raise Remote(
             f"object {name.short}, which a row links to: no peer could give it: {text}",
             rule="no-peer",
-            hint="others may have it: see the peers, or try again later",
+            hint="other peers may have it: odfctl peer list, or try again later",
         )
 
     async def _take_offer(

@@ -129,7 +129,7 @@ class _Run:
         plan = Swarm(pieces, here, SystemRandom(), self._goal.publisher, trio.current_time())
         run = SwarmRun(self._replication, plan, self, self._goal.publisher, arriving.counts)
         await run.run()
-        _LOG.info("fetched pieces with others", object=made.name.short, **run.outcome())
+        _LOG.info("fetched pieces together with other mirrors", object=made.name.short, **run.outcome())
 
     async def ask(self, peer: PeerId, have: int) -> HeldParts | None:
         made = self._file.list

@@ -129,8 +129,8 @@ class MirrorQuota:
             raise Environment(
                 f"{needed:,} bytes are missing, and of the {self.limit:,} that mirrors may hold {used:,} are taken",
                 rule="mirror-quota",
-                hint="raise limits.mirror-bytes, keep less of some mirror (odfctl mirror add … --keep 30d), or let "
-                "others give way to this one (--priority)",
+                hint="raise limits.mirror-bytes, keep less of some mirror (odfctl mirror add … --keep 30d), or give "
+                "this one a higher --priority",
             )
         over -= max(0, beyond)
         for file in idle:

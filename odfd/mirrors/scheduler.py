@@ -359,7 +359,7 @@ class MirrorScheduler:
         withheld, mirror.wanting = await trio.to_thread.run_sync(note)
         if withheld and not mirror.withheld:
             wanted, here = mirror.tally.blocks_wanted, mirror.tally.blocks
-            message = f"{plural(wanted, 'block')} signed, and for a day no peer gave more than {here}"
+            message = f"{plural(wanted, 'block')} signed, and for a day no peer served more than {here}"
             self._events.emit(
                 "head.withheld", mirror.spec.name, message, about=about(mirror.spec.id), blocks=here, signed=wanted
             )

@@ -106,7 +106,7 @@ class SwarmFetch:
     async def run(self) -> None:
         """Raises Environment. That peers give nothing is no fault here."""
         await self._run.run()
-        _LOG.info("fetched with others", dataset=self._goal.dataset.short, **self._run.outcome())
+        _LOG.info("fetched together with other mirrors", dataset=self._goal.dataset.short, **self._run.outcome())
 
     async def ask(self, peer: PeerId, have: int) -> HeldParts | None:
         goal, count = self._goal, len(self._blocks)
@@ -226,7 +226,7 @@ class SwarmRun:
             try:
                 size = await self._source.take(step.peer, step.piece)
             except Remote as fault:
-                _LOG.debug("a peer gave not what it offered", peer=step.peer, fault=str(fault))
+                _LOG.debug("a peer did not send what it offered", peer=step.peer, fault=str(fault))
                 self._end(step, scope)
                 self._counts.refused += 1
                 self._swarm.note_failure(step.piece, step.peer)

@@ -131,7 +131,9 @@ class Prefetch:
 
 PAGE: Final = 20_000
 """Blocks whose missing objects are searched at once."""
-UNSHARED: Final = "its owner shares it with this node no more, or has it no more; what is here stays, and may be old"
+UNSHARED: Final = (
+    "its owner no longer shares it with this node, or no longer has it; the copy here stays, and may be old"
+)
 """Reason for a peer that answers as if this node were unknown to it."""
 STEP: Final = 50_000
 """Blocks that are committed together if the signed head is farther, some 40 MB in memory; fewer if they are large.
@@ -469,9 +471,9 @@ class MirrorSync:
         # A peer with another history gave what it has, and lied to nobody
         # (test_who_held_another_history_is_asked_again_once_it_follows).
         if giver is not None and await self._replication.holds(giver, signed.dataset, sink.tip):
-            self._replication.penalise(giver, "gave blocks that are not those that were signed", BAD_BYTES)
+            self._replication.penalise(giver, "sent blocks other than the signed ones", BAD_BYTES)
         raise Remote(
-            f"{plural(sink.size, 'block')} of {signed.dataset.short}: not the beginning of what was signed",
+            f"{plural(sink.size, 'block')} of {signed.dataset.short}: not the beginning of the signed chain",
             rule="trust.tree",
             hint="they are forgotten and asked for again",
         )
@@ -485,7 +487,7 @@ class MirrorSync:
                 f"block #{first.sequence_number} of {dataset.short} is of {render(first.system_time)}, and a head said"
                 f" that the times before {render(from_millis(upper))} are complete",
                 rule="trust.upper",
-                hint="its owner broke a promise, or its key was stolen: ask its owner; what is here stays as it is",
+                hint="its owner broke a promise, or its key was stolen: ask its owner; the data here stays as it is",
             )
 
     def _commit(self, goal: Goal, sink: VerifiedChain, networks: int) -> Head:
@@ -555,7 +557,7 @@ class MirrorSync:
         peers = await self._holders.of(dataset, head.size if head else 1)
         if not peers:
             raise NotFound(
-                f"no connected peer serves {dataset.short}, so nothing of it was fetched, and nothing was removed",
+                f"no connected peer serves {dataset.short}, so nothing was fetched, and nothing was removed",
                 rule="repair",
                 hint="try again when a peer that mirrors it is connected: odfctl peer list",
             )
@@ -654,7 +656,7 @@ def _check_expected(spec: MirrorSpec, sink: VerifiedChain) -> None:
         raise Invalid(
             f"the chain does not hold the block {expected.short} that you expect",
             rule="mirror-expect",
-            hint="somebody shows you another dataset, or the hash is of a later block",
+            hint="the peer serves another dataset, or the hash is of a later block",
         )
 
 

@@ -125,7 +125,7 @@ class EvidenceFetcher:
                     reasons.append(f"{peer}: {fault.message}")
                     continue
                 return await trio.to_thread.run_sync(_read, name, path)
-            reasons.append(f"{peer}: gave no manifest in {MANIFEST_SECONDS:.0f} s")
+            reasons.append(f"{peer}: sent no manifest in {MANIFEST_SECONDS:.0f} s")
         raise Remote(f"evidence {name.short}: {'; '.join(reasons[:3])}", rule="no-peer", hint="odfctl peer list")
 
     def _check_disk(self, size: int) -> None:

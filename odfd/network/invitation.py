@@ -127,7 +127,7 @@ def read_invitation(text: str, now: Instant) -> Invitation:
     _check(invitation)
     if instant.parse(invitation.expires_at) <= now:
         raise Refused(
-            f"the invitation to {invitation.network} was good until {invitation.expires_at}",
+            f"the invitation to {invitation.network} expired at {invitation.expires_at}",
             rule="invitation-expired",
             hint="ask for another one: odfctl network invite makes it",
         )
@@ -189,7 +189,7 @@ MAX_FILE: Final = MAX_TEXT + 1024
 MAX_URL: Final = 2048
 PATIENCE: Final = Patience(connect=5.0, silence=10.0, span=10.0, least=64, total=20.0)
 """Limits of the fetch; short, because a person waits for it."""
-_ASK: Final = "ask who invites for another address, or for the line itself (odf:…)"
+_ASK: Final = "ask the inviter for another address, or for the invitation itself (odf:…)"
 
 
 def is_url(text: str) -> bool:
@@ -208,7 +208,7 @@ def invitation_url(text: str) -> str:
     if len(text) > MAX_URL or not text.isascii() or not text.isprintable() or " " in text:
         raise _no_url(text, f"at most {MAX_URL:,} printable characters of ASCII")
     if parts.scheme != "https" and not (parts.scheme == "http" and _is_here(host)):
-        raise _no_url(text, "anybody on the way could put another one in its place", "begin it with https://")
+        raise _no_url(text, "a man in the middle could replace it", "begin it with https://")
     if not host or port == 0:
         raise _no_url(text, "it names no server")
     if parts.username is not None or parts.password is not None:

@@ -612,7 +612,7 @@ class Membership(NetworkDrivers):
         if not self._running:
             raise self.failure or Environment(
                 "the network is not running: the daemon is stopping, or it has failed and is started again",
-                rule="network-down", hint="try again in a moment; odfctl doctor tells of failures",
+                rule="network-down", hint="try again in a moment; odfctl doctor lists failures",
             )  # fmt: skip
         self._joined_networks.put(networks)
         self._settled, self.failure = trio.Event(), None

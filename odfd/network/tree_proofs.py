@@ -112,5 +112,5 @@ class TreeProofs:
 
 
 def _damage(dataset: DatasetId, message: str) -> Environment:
-    hint = "odfctl verify tells which; odfctl pull REF --repair repairs them"
+    hint = "odfctl verify shows which; odfctl pull REF --repair repairs them"
     return Environment(message, rule=BLOCK_DAMAGED, hint=hint, place=dataset.short)

@@ -1,1 +1,1 @@
-"""Makes a running node observable: its log, its metrics and traces, and the events that people and programs follow."""
+"""Makes a running node observable: its log, metrics and traces, and the events that operators and programs follow."""

@@ -77,7 +77,7 @@ METRICS: Final = (
            "most a minute ago: its own addresses, Kubo, the collector of traces, folders, podman, repositories, "
            "volumes.",
            {"dependency": DEPENDENCIES}),
-    Metric("odfd_event_loop_lag_seconds", _H, "How much later than due a timer of the event loop came.",
+    Metric("odfd_event_loop_lag_seconds", _H, "How much later than due a timer of the event loop fired.",
            buckets=PARTS_OF_A_SECOND),
     Metric("odfd_log_lines_total", _C, "Lines of the log, by level.", {"level": LEVELS}),
     Metric("odfd_events_total", _C, "Events, by kind, as odfctl watch shows them.", {"kind": (*EVENT_KINDS, OTHER)}),
@@ -99,7 +99,7 @@ METRICS: Final = (
     Metric("odfd_database_transactions_total", _C, "Transactions that changed the database."),
     Metric("odfd_read_holds", _G, "Holds of readers, which keep histories of datasets unchanged."),
     Metric("odfd_volumes", _G, "Volumes for slices, by whether they can be used.", {"state": ("ready", "failed")}),
-    Metric("odfd_volume_slices_total", _C, "Slices that were moved to volumes and came back from them.",
+    Metric("odfd_volume_slices_total", _C, "Slices that were moved to volumes and back.",
            {"way": ("out", "back")}),
     Metric("odfd_volume_waiting", _G, "Slices in volumes whose local file is kept because it may be in use."),
     Metric("odfd_volume_fetched_bytes_total", _C, "Bytes that were fetched from volumes that are buckets."),
@@ -118,8 +118,8 @@ METRICS: Final = (
     Metric("odfd_cache_capacity", _G, "The most entries of a cache; absent for a cache that grows with datasets.",
            {"cache": ("statements-judged", "unheld-statements", "peers-known")}),
     # Datasets
-    Metric("odfd_datasets", _G, "Datasets held, by standing.", {"standing": STANDINGS}),
-    Metric("odfd_datasets_published", _G, "Datasets that others may see and take."),
+    Metric("odfd_datasets", _G, "Datasets held, by state.", {"standing": STANDINGS}),
+    Metric("odfd_datasets_published", _G, "Datasets that other nodes may see and copy."),
     Metric("odfd_datasets_withdrawn", _G, "Copies of datasets that their publishers withdrew."),
     Metric("odfd_datasets_blocked", _G, "Own datasets that pin an engine which is not here, so nothing is appended."),
     Metric("odfd_transactions_total", _C, "Pulls and pushes that appended blocks, by kind of work.", {"work": WORK}),
@@ -132,8 +132,8 @@ METRICS: Final = (
     Metric("odfd_mirrors", _G, "Mirrors, by state.", {"state": MIRROR_STATES}),
     Metric("odfd_mirror_lag_blocks", _G, "Blocks that publishers signed and mirrors lack."),
     Metric("odfd_mirror_lag_bytes", _G, "Bytes of slices that are known to be missing, of all mirrors."),
-    Metric("odfd_mirror_blocks_total", _C, "Blocks of others that were verified and stored."),
-    Metric("odfd_source_lost_total", _C, "Offsets of topics that are lost, as an operator accepted."),
+    Metric("odfd_mirror_blocks_total", _C, "Blocks of other nodes that were verified and stored."),
+    Metric("odfd_source_lost_total", _C, "Offsets in accepted gaps."),
     Metric("odfd_objects_collected_total", _C, "Objects that garbage collection deleted."),
     Metric("odfd_collected_bytes_total", _C, "Bytes that garbage collection freed."),
     Metric("odfd_damage_total", _C, "Cases in which the disk held other bytes than were written."),
@@ -143,9 +143,9 @@ METRICS: Final = (
     Metric("odfd_engine_processes", _G, "Engine processes.", {"state": ("idle", "busy")}),
     Metric("odfd_queries_running", _G, "Queries that have a process."),
     # Trust
-    Metric("odfd_verdicts_total", _C, "Transforms of others that were run again here, by result.",
+    Metric("odfd_verdicts_total", _C, "Transforms of other nodes that were run again here, by result.",
            {"result": ("reproduced", "mismatch", "not-reproducible-here", "put-off")}),
-    Metric("odfd_statements_heard_total", _C, "Signed statements of others that were new and were kept.",
+    Metric("odfd_statements_heard_total", _C, "Signed statements of other nodes that were new and were kept.",
            {"kind": ("head", "authority", "attestation", "observation", "policy", "cosignature")}),
     Metric("odfd_contradictions_total", _C, "Proofs that a signer contradicted itself, and heads refused for it.",
            {"kind": ("dataset", "authority", "validator", "head")}),
@@ -153,7 +153,8 @@ METRICS: Final = (
     # Peers
     Metric("odfd_peers_connected", _G, "Peers that are connected."),
     Metric("odfd_peers_blocked", _G, "Peers that an operator blocked."),
-    Metric("odfd_direct", _G, "Hole punches with peers that came by a relay; addresses that peers named for one and "
+    Metric("odfd_direct", _G, "Hole punches with peers that connected through a relay; addresses "
+                              "that peers named for one and "
            "that were not dialled; questions for a dial-back that were refused. Since the network was joined.",
            {"what": ("succeeded", "failed", "addresses-refused", "dial-backs-refused")}),
     Metric("odfd_relay", _G, "Relays through which others reach this node, peers that have a reservation here, and "
@@ -166,8 +167,8 @@ METRICS: Final = (
            {"what": ("from-publishers", "from-mirrors", "refused", "offered")}),
     Metric("odfd_swarm_bytes_total", _C, "Bytes of such pieces, taken from publishers and from other mirrors, and "
            "given of own datasets.", {"what": ("from-publishers", "from-mirrors", "given")}),
-    Metric("odfd_network_received_bytes_total", _C, "Bytes received from peers, as they came from the wire."),
-    Metric("odfd_network_sent_bytes_total", _C, "Bytes sent to peers, as they went to the wire."),
+    Metric("odfd_network_received_bytes_total", _C, "Bytes received from peers, as on the wire."),
+    Metric("odfd_network_sent_bytes_total", _C, "Bytes sent to peers, as on the wire."),
     Metric("odfd_gossip_dropped_total", _C, "Gossip that was not read or not passed on because of limits.",
            {"what": ("statements-unread", "statements-kept-back", "statements-unwanted", "peers-unread")}),
 )  # fmt: skip

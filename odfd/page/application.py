@@ -61,7 +61,7 @@ _ACTS: Final = (
 _DOES: Final = re.compile("|".join(re.escape(act).replace(r"\*", "[^/]+") for act in _ACTS))
 _VERSIONED: Final = re.compile(f"/[^/]+/{VERSION}/")
 _NO_SESSION: Final = Refused(
-    "this browser has no session with the node", rule="page-session", hint="open the page again: odfctl ui"
+    "this browser has no session with the node", rule="page-session", hint="open the web UI again: odfctl ui"
 )
 
 
@@ -119,7 +119,7 @@ class PageApplication:
         """Raises Refused for a request from another page, or one by a host name that is not the page's."""
         host, origin = (_text(headers, name) for name in (b"host", b"origin"))
         if host not in self._endpoint.places:
-            raise Refused("the page is asked for by the address that odfctl ui tells", rule="page-host")
+            raise Refused("the web UI answers only at the address that odfctl ui prints", rule="page-host")
         is_file = scope["method"] in ("GET", "HEAD") and not _is_asked(scope)
         foreign = _text(headers, b"sec-fetch-site") in ("cross-site", "same-site") and not is_file
         other = origin and origin != f"{self._endpoint.scheme}://{host}"
@@ -132,7 +132,7 @@ class PageApplication:
             raise _NO_SESSION
         text = f"{scope['method']} {scope['path']}"
         if scope["method"] != "GET" and not _DOES.fullmatch(text):
-            raise Refused("the page does not do this", rule="page-act", hint="odfctl does: odfctl -h")
+            raise Refused("the web UI cannot do this", rule="page-act", hint="use odfctl: odfctl -h")
 
     async def _session(self, scope: Message, headers: Mapping[bytes, bytes], receive: Receive, send: Send) -> None:
         if scope["method"] == "DELETE":

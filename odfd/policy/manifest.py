@@ -31,7 +31,7 @@ class TrustPolicySpec(msgspec.Struct, frozen=True, kw_only=True):
         | None
     ) = None
     serve: (
-        Annotated[str, describe("Facts required before data is served to others. Default: the settings'.")] | None
+        Annotated[str, describe("Facts required before data is served to other nodes. Default: the settings'.")] | None
     ) = None
     priority: (
         Annotated[
@@ -117,7 +117,7 @@ spec:
 
 TRUST_POLICY_TYPE: Final = ResourceType(
     names=registry.TRUST_POLICY,
-    about="The facts that must hold before data of some datasets is relied on here.",
+    about="The facts that must hold before data of some datasets is used or served here.",
     spec=TrustPolicySpec,
     is_silent=True,
     check=check_trust_policy,

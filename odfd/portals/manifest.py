@@ -26,7 +26,7 @@ class KAnonymitySpec(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
     k: Annotated[U32, describe("Fewest rows of a block that must be equal in all quasi-identifiers; at least 2.")]
     quasi_identifiers: Annotated[
-        tuple[str, ...], describe("Columns by which people could be identified, such as town, age, event_time.")
+        tuple[str, ...], describe("Columns by which individuals could be identified, such as town, age, event_time.")
     ]
 
 
@@ -43,7 +43,9 @@ class PortalSpec(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
     input: Annotated[str, describe("The private dataset, one of this node's own."), refers_to("Dataset")]
     dataset: Annotated[
-        str, describe("The dataset that gets the rows: a root of this node without a source."), refers_to("Dataset")
+        str,
+        describe("The dataset that gets the rows: a source dataset of this node without a source."),
+        refers_to("Dataset"),
     ]
     k_anonymity: Annotated[KAnonymitySpec, describe("The rule; it is checked for the rows of each block.")] | None = (
         None
@@ -59,7 +61,7 @@ def check_portal(draft: Draft) -> None:
     keys = [draft.attempt(f"spec.{name}", _key, getattr(spec, name)) for name in ("input", "dataset")]
     if keys[0] is not None and keys[0] == keys[1]:
         text = "a portal gives rows to another dataset than it takes them from"
-        draft.note("spec.dataset", text, RULE, "declare a root for them: kind: Root, without a source")
+        draft.note("spec.dataset", text, RULE, "declare a source dataset for them: kind: Root, without a source")
     if spec.k_anonymity is None and not spec.suppress:
         draft.note("spec", "a portal without a rule protects no individual", RULE, "say kAnonymity, suppress or both")
     if len(spec.suppress or ()) > MAX_SUPPRESSED:
@@ -82,7 +84,7 @@ def _mistakes(spec: PortalSpec) -> Iterator[tuple[str, str, str]]:
         yield from _columns(f"{path}.groups", each.groups)
         yield from _columns(f"{path}.count", (each.count,))
         if each.count in each.groups:
-            yield f"{path}.groups", f"{each.count} is the count, and tells no groups apart", "leave it out"
+            yield f"{path}.groups", f"{each.count} is the count, and distinguishes no groups", "leave it out"
 
 
 def _least(path: str, number: int) -> Iterator[tuple[str, str, str]]:

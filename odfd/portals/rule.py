@@ -68,7 +68,7 @@ def breaches(rule: PortalRule, rows: pa.Table, earlier: Earlier) -> Iterator[Bre
             yield Breach(SMALL_COUNT, f"{plural(left, 'row')} with {each.count} below {each.below}")
         if again := earlier.take(number, rows):
             text = f"{plural(again, 'group')} of {', '.join(each.groups)} {agree(again, 'is', 'are')} published again"
-            yield Breach(DIFFERENCE, f"{text}, and the difference may tell of fewer than {each.below}")
+            yield Breach(DIFFERENCE, f"{text}, and the difference may reveal fewer than {each.below}")
 
 
 class Earlier:

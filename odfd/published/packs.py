@@ -52,7 +52,7 @@ def read_pack(raw: bytes) -> list[bytes]:
     while at < len(raw):
         length, at = int.from_bytes(view[at : at + PREFIX], "big"), at + PREFIX
         if not 0 < length <= MAX_BLOCK or at + length > len(raw) or len(blocks) == PACK:
-            raise Invalid("a file of packed blocks is none", rule="pack", place=f"byte {at}")
+            raise Invalid("a file of packed blocks is invalid", rule="pack", place=f"byte {at}")
         blocks.append(bytes(view[at : at + length]))
         at += length
     return blocks

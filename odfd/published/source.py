@@ -361,7 +361,7 @@ class PublishedPlace:
         try:
             await trio.to_thread.run_sync(sink.finish)
         except Invalid as fault:
-            raise Remote(f"{as_written(self.root)} gave wrong bytes: {fault.message}", rule=fault.rule) from fault
+            raise Remote(f"{as_written(self.root)} sent wrong bytes: {fault.message}", rule=fault.rule) from fault
 
     def _edition_of(self, dataset: DatasetId) -> Edition | None:
         edition = self.edition
@@ -378,8 +378,8 @@ class PublishedPlace:
         self._forget(self.peer)
         await self.source.forget(edition.head.dataset.multibase)
         return Remote(
-            f"what is published under {as_written(edition.root)} does not hold: {fault.message}", rule=fault.rule,
-            hint="its owner has to publish it again, or the server lies",
+            f"what is published under {as_written(edition.root)} is not valid: {fault.message}", rule=fault.rule,
+            hint="its owner has to publish it again, or the server sends false data",
         )  # fmt: skip
 
     async def _fill(self, edition: Edition, size: int, sink: ChainSink, pace: Pace) -> None:

@@ -103,7 +103,7 @@ def _check_position(home: StateDirectory, entry: DatasetEntry, after: wire.LogPo
         raise NotFound(
             f"block #{number} of {entry.name} is not the one that was listened to: its history was rewritten",
             rule="listen-rewritten",
-            hint="begin again without a position, and replace what was made of the rows",
+            hint="start again without a position, and replace the results of the former rows",
         )
 
 

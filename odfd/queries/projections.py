@@ -93,9 +93,7 @@ class SqlProject(msgspec.Struct, frozen=True, kw_only=True, tag="Sql", rename="c
 class ProjectionSpec(msgspec.Struct, frozen=True, kw_only=True):
     """Declares a table that stores the answer of a query over datasets."""
 
-    inputs: Annotated[
-        tuple[ProjectionInput, ...], describe("The datasets that the query can read; it can read no others.")
-    ]
+    inputs: Annotated[tuple[ProjectionInput, ...], describe("The only datasets that the query can read.")]
     project: Annotated[SqlProject, describe("How the table is computed.")]
 
 

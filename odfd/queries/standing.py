@@ -55,7 +55,7 @@ def refuse_unsatisfied(name: str, blocks: int, size: int, wanted: str, *, cut: b
         if blocks
         else f"none of its {plural(size, 'block')} does"
     )
-    hint = f"odfctl trust show {name} tells why"
+    hint = f"odfctl trust show {name} says why"
     if blocks and not cut:
         hint += "; --cut reads only what satisfies it"
     return Refused(f"{name} does not satisfy {wanted}: {how}", rule="query-require", hint=hint)

@@ -98,5 +98,5 @@ def check(rows: Sequence[SignedSwitch], timeline: Timeline) -> None:
             raise Invalid(
                 f"its owner signed a handover to {switch.to.shards[0]} at {switch.time}, and now that there was none",
                 rule="rendition-timeline",
-                hint="ask its owner; what was read stays as it is",
+                hint="ask its owner; the rows read so far stay as they are",
             )

@@ -52,7 +52,7 @@ def _gather(connection: sqlite3.Connection, collection: FormerCollection) -> str
         return None
     return (
         f"the dataset {dataset.whole.name} is one resource over {plural(len(collection.chains), 'chain')} of "
-        f"{plural(collection.renditions, 'rendition')}: what was declared of it and what refers to it is with its name"
+        f"{plural(collection.renditions, 'rendition')}: its declaration and references to it are under its name"
     )
 
 

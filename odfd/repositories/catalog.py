@@ -48,9 +48,9 @@ class Target(NamedTuple):
             hint = "names are those under which datasets were pushed; odfctl repo list shows where it is"
             return NotFound(f"{self.repository} has no dataset {self.dataset}", rule="repository-dataset", hint=hint)
         if fault.rule in _UNANSWERED:
-            fault.hint = "try again: what came is kept; odfctl repo list shows where it is"
+            fault.hint = "try again: the received bytes are kept; odfctl repo list shows where it is"
         elif fault.rule in _DAMAGED and not fault.hint:
-            fault.hint = f"nothing of {self} was taken: the writer of {self.repository} has to push it again"
+            fault.hint = f"nothing of {self} was stored: the writer of {self.repository} has to push it again"
         return fault
 
 
@@ -157,7 +157,7 @@ class Repositories:
         """Returns those references that are to datasets in repositories. Raises NotFound; Invalid for other URLs."""
         for place in (ref for ref in refs if "://" in ref and not is_target(ref)):
             raise Invalid(
-                f"a dataset is not pulled by the URL of its place: {place}",
+                f"a dataset is not pulled by its URL: {place}",
                 rule="pull-place",
                 hint="odfctl import takes a copy once, and odfctl mirror add follows it; for a repository: "
                 "odfctl repo add NAME URL, then odfctl pull NAME/DATASET",

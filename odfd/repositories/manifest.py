@@ -101,7 +101,7 @@ def check_repository(draft: Draft) -> None:
 def _check_sftp(draft: Draft) -> None:
     if not draft.spec.host_key or not is_host_key(draft.spec.host_key):
         text = "hostKey is no public key" if draft.spec.host_key else "the key of the server is not known"
-        hint = "write hostKey: ssh-ed25519 AAAA…, as its owner tells it, or as ssh-keyscan HOST shows it"
+        hint = "write hostKey: ssh-ed25519 AAAA…, as its owner published it, or as ssh-keyscan HOST shows it"
         draft.note("spec.hostKey", text, "sftp-host-key", hint)
     if not draft.spec.credentials:
         hint = f"name a SecretSet with {' or '.join(SFTP_SECRETS)}"
@@ -187,7 +187,7 @@ def _bad(why: str) -> Invalid:
 
 REPOSITORY_TYPE: Final = ResourceType(
     names=registry.REPOSITORY,
-    about="A place that stores many datasets in the ODF layout, to push to and pull from "
+    about="A folder, bucket or server with many datasets in the ODF layout, to push to and pull from "
     "(odfctl docs repositories).",
     spec=RepositorySpec,
     is_silent=True,

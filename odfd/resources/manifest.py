@@ -246,7 +246,7 @@ def check_name(type_: str, name: str) -> None:
     """Raises Invalid for what is no name of a resource of the type."""
     # A reference takes such a text for an id (``reference_key``), and would never find the name.
     if UUID.match(name):
-        hint = "write a name that people can say"
+        hint = "write a name that is no id"
         raise Invalid("a name that looks like an id", rule="resource-name", hint=hint)
     parse_own_name(name, type_[0].lower() + type_[1:])
     if len(name) > MAX_NAME:

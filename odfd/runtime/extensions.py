@@ -37,7 +37,7 @@ def load_extension(group: str, name: str, what: str, rule: str) -> Any:
         raise Refused(
             f"{what} are not installed",
             rule=rule,
-            hint="install the package that adds them beside odfd; odfd's own come with it: install it anew",
+            hint="install the package that adds them beside odfd; odfd's own come with it: install it again",
         ) from error
 
 

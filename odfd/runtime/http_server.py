@@ -106,7 +106,7 @@ class HttpServer:
                 except OSError as error:
                     self._slots.release()
                     if error.errno in _FULL:
-                        self._logger.error("no room for a connection", server=self._name, error=str(error))
+                        self._logger.error("no file descriptor for a connection", server=self._name, error=str(error))
                         await trio.sleep(FULL_PAUSE_SECONDS)
                     elif error.errno not in _ABORTED:
                         raise

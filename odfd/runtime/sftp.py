@@ -72,7 +72,9 @@ async def connect(login: SftpLogin, rule: str, declared: str) -> asyncssh.SSHCli
             raise _other_server(client.shown, known, declared) from None
         except asyncssh.PermissionDenied:
             raise Refused(
-                f"the server refuses {login.user!r}", rule="sftp-credentials", hint="user, password, privateKey?"
+                f"the server refuses {login.user!r}",
+                rule="sftp-credentials",
+                hint="check user, password and privateKey",
             ) from None
         except (asyncssh.Error, OSError, TimeoutError) as error:
             fault = not_asked(error, rule)

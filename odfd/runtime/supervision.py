@@ -198,7 +198,7 @@ async def _until_ready(running: _Running, stop: trio.Event) -> None:
         running.failure = Environment(
             f"{running.child.name} was not ready after {running.child.start_seconds:g} s",
             rule="start-deadline",
-            hint="odfctl doctor tells what it may be waiting for; the log says how far it came",
+            hint="odfctl doctor shows what it may be waiting for; the log says how far it came",
         )
         stop.set()
 

@@ -143,7 +143,7 @@ class PullServer:
         if self._step is _Step.OBJECTS:
             asked_for = decode(text, PullObjects).object_files
             return Say(encode(PullStrategies(object_transfer_strategies=tuple(map(self._strategy, asked_for)))))
-        raise Invalid("a message came before the answer to the one before", rule=messages.RULE)
+        raise Invalid("a message was received before the answer to the previous one", rule=messages.RULE)
 
     def answer_plan(self, plan: TransferPlan) -> Say:
         self._step = _Step.METADATA
@@ -205,7 +205,7 @@ class PullClient:
             return [Say(encode(Empty())), TakeBlocks(plan)]
         if self._step is _Step.OBJECTS and self._is_waiting:
             return [ReadAt(self._check(decode(text, PullStrategies).object_transfer_strategies))]
-        raise Invalid("a message came that nothing was asked for", rule=messages.RULE)
+        raise Invalid("a message was received that was not requested", rule=messages.RULE)
 
     def note_taken(self, plan: TransferPlan, count: int) -> None:
         """Notes that blocks were staged. Raises Invalid if their number is not the planned one."""
@@ -242,7 +242,7 @@ class PullClient:
 def check_same(asked: Sequence[ObjectFile], found: Sequence[ObjectFile]) -> None:
     """Raises Invalid if the answered places are for other objects than were asked for."""
     if len(found) != len(asked) or _names(found) != _names(asked):
-        raise Invalid("the places of other objects came than were asked for", rule="smart-objects")
+        raise Invalid("the server returned URLs for other objects than requested", rule="smart-objects")
 
 
 def _names(files: Sequence[ObjectFile]) -> set[tuple[str, Multihash]]:
@@ -269,7 +269,7 @@ def ended_early(step: str, reason: str) -> Remote:
     return Remote(
         f"the other side ended the transfer at the step {step}{told}",
         rule="smart-ended",
-        hint="try again: what came is kept",
+        hint="try again: the received bytes are kept",
     )
 
 

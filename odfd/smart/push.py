@@ -157,7 +157,7 @@ class PushServer:
                 decode(text, Empty)
                 self._step = _Step.COMMIT
                 return CommitStaged()
-        raise Invalid("a message came before the answer to the one before", rule=messages.RULE)
+        raise Invalid("a message was received before the answer to the previous one", rule=messages.RULE)
 
     def head_is(self, actual: Multihash | None) -> list[ServerEffect]:
         """Continues if the other side named this head; otherwise answers which head it is."""
@@ -253,7 +253,7 @@ class PushClient:
             if self._step is _Step.OBJECTS:  # a question for progress that crossed the end of the uploads
                 decode(text, Empty)
                 return Wait()
-            raise Invalid("a message came that nothing was asked for", rule=messages.RULE)
+            raise Invalid("a message was received that was not requested", rule=messages.RULE)
         return step[self._step](text)
 
     def objects(self, files: Sequence[ObjectFile], *, is_last: bool) -> Say:
@@ -303,7 +303,7 @@ class PushClient:
         found = answer.ok.object_transfer_strategies
         check_same(self._asked, [each.object_file for each in found])
         if any(each.push_strategy == "HttpUpload" and each.upload_to is None for each in found):
-            raise Invalid("an object is wanted, and no place is named for it", rule="smart-objects")
+            raise Invalid("the server requested an object without an upload URL", rule="smart-objects")
         self._asked, self._step = (), _Step.UPLOADS
         return UploadObjects(found)
 

@@ -147,7 +147,7 @@ class SmartApplication:
         leaving = trio.CancelScope()
         with leaving, self._idle.silent(call.visitor, leaving):
             return await socket.receive(machine.limit, IDLE_SECONDS)
-        raise Refused("others wait for the place of a transfer that is idle", rule="smart-busy")
+        raise Refused("the transfer was idle, and others wait for its slot", rule="smart-busy")
 
     # Push.
 
@@ -241,7 +241,7 @@ class SmartApplication:
         if given is None:
             return None
         if not ipaddress.ip_address(call.visitor.partition("%")[0]).is_loopback:
-            text = "a token came in the clear over the network: it is not taken, and should be revoked"
+            text = "a token was sent unencrypted over the network: it is refused, and should be revoked"
             hint = "put a proxy with TLS in front of http.listen, on this machine; odfctl token revoke ID"
             raise Refused(text, rule="smart-clear", hint=hint)
         return given

@@ -73,7 +73,7 @@ def _to_refusal(fault: NotSwitched, url: str) -> Remote | Refused:
         return Refused(f"{url} refuses this node ({fault.status}{told})", rule="smart-refused", hint=hint)
     text = f"{url} does not speak the smart transfer protocol ({fault.status}{told})"
     if fault.status in _NOT_SPOKEN:
-        return NotOffered(text, rule="smart-not-offered", hint="leave odf+ out of the URL to read it as a site")
+        return NotOffered(text, rule="smart-not-offered", hint="leave odf+ out of the URL to read it over plain HTTP")
     return Remote(f"{url} answers with status {fault.status}{told}", rule="smart-failed", hint="try again later")
 
 

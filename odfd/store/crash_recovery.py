@@ -62,7 +62,9 @@ class CrashRecovery(msgspec.Struct, kw_only=True):
         ended = "the node was killed" if self.was_killed else "the node was stopped in order"
         findings = ["none: this is the first start" if self.is_first else ended]
         if self.is_full:
-            findings.append("the disk was full: what is here is served, and nothing new is written until there is room")
+            findings.append(
+                "the disk was full: the data here is served, and nothing new is written until there is space"
+            )
         if self.brought_forward:
             told = ", ".join(f"{room} {here} to {now}" for room, here, now in self.brought_forward)
             findings.append(f"tables of an older version were brought forward: {told}")

@@ -199,7 +199,7 @@ def _without_copies(folder: Path) -> Sequence[str]:
         return ()
     copies = f"{plural(count, 'copy', 'copies')} of collections that several nodes ingested ({folder.name}/)"
     were = agree(count, "was", "were")
-    return (f"{copies} {were} removed: the collections stay at their repositories, and take in nothing more",)
+    return (f"{copies} {were} removed: the collections stay at their repositories, and get no more rows",)
 
 
 @dataclass(frozen=True, slots=True)

@@ -123,7 +123,7 @@ def _cut_off() -> Conflict:
     return Conflict(
         "this request was begun before, and its answer is not kept: the node stopped meanwhile, or it was too large",
         rule="idempotency-key",
-        hint=f"look at what became of it; to do it again, send it with another {HEADER}",
+        hint=f"look at its result; to repeat it, send it with another {HEADER}",
     )
 
 

@@ -17,7 +17,9 @@ from chain.store.seals import Sealed
 
 ROOM: Final = "incidents"
 INCIDENTS: Final = Sealed(
-    "incidents", ("dataset", "at", "kind", "message"), "it tells of the past alone; odfctl trust show tells what holds"
+    "incidents",
+    ("dataset", "at", "kind", "message"),
+    "it describes the past alone; odfctl trust show shows the present state",
 )
 STEPS: Final = (
     """

@@ -122,7 +122,7 @@ class InvitationTokens:
             raise Refused(
                 f"this node has {len(kept)} invitations with tokens",
                 rule="invitations",
-                hint="odfctl network invitations lists them; odfctl network revoke ID makes room",
+                hint="odfctl network invitations lists them; odfctl network revoke ID frees one",
             )
         if len(kept) >= MAX_INVITATIONS:
             # A revoked one admits nobody; others still admit again the nodes that they are bound to.

@@ -42,7 +42,7 @@ STEPS: Final = (
 PUSHES: Final = Sealed(
     "pushes",
     ("dataset", "id", "source", "content", "sequence", "answer", "place"),
-    "odfctl reset forgets the pushes of the blocks that it gives up",
+    "odfctl reset forgets the pushes of the blocks that it drops",
 )
 
 

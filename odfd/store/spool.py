@@ -587,7 +587,9 @@ def _writing() -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise Environment(f"cannot keep a push: {error.strerror}", rule="disk", hint="is the disk full?") from error
+        raise Environment(
+            f"cannot keep a push: {error.strerror}", rule="disk", hint="check that the disk is not full"
+        ) from error
 
 
 def forget_reader(connection: sqlite3.Connection, dataset: DatasetId) -> None:
@@ -607,7 +609,9 @@ def skip_numbers(connection: sqlite3.Connection) -> None:
 def other_content(push_id: str | None) -> Conflict:
     """Makes the fault of an id that was used for another body."""
     hint = "give each push an id of its own"
-    return Conflict(f"the push {(push_id or '')[:80]!r} came before with other content", rule="push-id", hint=hint)
+    return Conflict(
+        f"the push {(push_id or '')[:80]!r} was received before with other content", rule="push-id", hint=hint
+    )
 
 
 def bodies_between(connection: sqlite3.Connection, source: str, first: int, last: int) -> dict[int, bytes]:

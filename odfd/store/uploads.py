@@ -57,7 +57,9 @@ class Uploads:
             size = await self._write(path, chunks)
         except OSError as error:
             self._drop(folder)
-            raise Environment(f"cannot keep {name}: {error.strerror}", rule="disk", hint="is the disk full?") from error
+            raise Environment(
+                f"cannot keep {name}: {error.strerror}", rule="disk", hint="check that the disk is not full"
+            ) from error
         except BaseException:
             self._drop(folder)
             raise

@@ -100,7 +100,9 @@ class FormerChain:
         """Reads and verifies a block. Raises NotFound, Invalid."""
         file = self._meta / "blocks" / name
         if not file.is_file():
-            raise NotFound(f"block {name[:16]}… is missing in {self._folder}", rule=RULE, hint="is all of it there?")
+            raise NotFound(
+                f"block {name[:16]}… is missing in {self._folder}", rule=RULE, hint="check that it is complete"
+            )
         with disk(file), file.open("rb") as opened:
             raw = opened.read(MAX_BLOCK + 1)
         try:
@@ -214,7 +216,7 @@ class _Converter:
             raise Invalid(
                 f"block {block.hash[:16]}… says {plural(block.output.records, 'row')}, and its file has {rows:,}",
                 rule=DATA_RULE,
-                hint="is it the file that was written then?",
+                hint="check that it is the file that was written then",
             )
         with staged.open("rb") as file:
             name = Multihash.sha3_256_of(file)
@@ -254,7 +256,9 @@ def present_schema(former: pa.Schema, system_time: str, event_time: str) -> pa.S
     names = former.names
     for name in (system_time, event_time):
         if name not in names:
-            raise Invalid(f"rows have no column {name!r}", rule=DATA_RULE, hint="is it a dataset of ODF 0.18?")
+            raise Invalid(
+                f"rows have no column {name!r}", rule=DATA_RULE, hint="check that it is a dataset of ODF 0.18"
+            )
     for name in (OFFSET, OP):
         if name in names:
             raise Invalid(
@@ -373,7 +377,7 @@ class Compared(msgspec.Struct, frozen=True, kw_only=True):
         rest += [f"another one for {self.other} (another order of lines, or other rows)"] if self.other else []
         rest += [f"not known for {self.unknown}"] if self.unknown else []
         same = f"{plural(self.blocks, 'block')} of ODF 0.18 and {plural(self.rows, 'row')} say the same"
-        root = "; it was derived, and is a root now" if self.derived else ""
+        root = "; it was derived, and is a source dataset now" if self.derived else ""
         return f"{same}; the former digest of rows is {', '.join(rest)}{root}"
 
 
@@ -441,7 +445,7 @@ def _former_of(block: Block, event: AddData) -> FormerBlock:
         raise Invalid(
             f"block #{block.sequence_number} has no former block in it",
             rule=DATA_RULE,
-            hint="rows that came later have none: compare the history before them",
+            hint="later rows have none: compare the history before them",
         )
     former = read_block(text, f"block #{block.sequence_number}")
     if event.new_source_state is None or event.new_source_state.value != former.hash:

@@ -133,7 +133,7 @@ def plan_next(deps: TransformDependencies, dataset: DatasetId) -> Planned:
 
 def _short_of(name: str, dataset: DatasetId, usable: int) -> Blocked:
     what = f"of input {name} only blocks up to #{usable - 1} may" if usable else f"nothing of input {name} may"
-    return Blocked(f"{what} be relied on, by policy", f"odfctl trust show {dataset} tells why")
+    return Blocked(f"{what} be used under the policy", f"odfctl trust show {dataset} says why")
 
 
 def plan_at(

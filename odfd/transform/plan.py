@@ -212,7 +212,7 @@ def plan_transform(
     if state.set_transform is None:
         return Blocked("the dataset has no transform", "add one with SetTransform")
     if state.unknown is not None:
-        return Blocked("the chain holds an event that this version does not know", "use a newer odfd")
+        return Blocked("the chain has an event that this version does not know", "use a newer odfd")
     views = []
     for input_ in inputs:
         if isinstance(input_, Diverged):

@@ -1,4 +1,4 @@
-"""Decides what a node relies on: admits and keeps signed statements, applies policy, and judges chains.
+"""Decides which data a node uses and serves: admits and keeps signed statements, applies policy, and judges chains.
 
 Spec: docs/spec/trust.md.
 """

@@ -243,7 +243,7 @@ class AutoNat:
             await trio.sleep(self._host.charge(peer, HANDSHAKE))
             asked = await _read(stream, peer)
             if not isinstance(asked, DialRequest):
-                raise Misbehaviour(peer, "begins with another message than a question", rule="autonat-message")
+                raise Misbehaviour(peer, "begins with another message than a request", rule="autonat-message")
             await self._answer(stream, peer, asked)
 
     async def _answer(self, stream: StreamPort, peer: PeerId, asked: DialRequest) -> None:

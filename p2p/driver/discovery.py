@@ -122,7 +122,7 @@ class Discovery:
             try:
                 held = await trio.to_thread.run_sync(self._library.datasets, MAX_TAGS + 1)
             except Fault as fault:
-                _LOG.warning("cannot tell what we serve", fault=str(fault), rule=fault.rule)
+                _LOG.warning("the list of served datasets cannot be read", fault=str(fault), rule=fault.rule)
                 held = ()
             self.held = tuple(held)
             now = (tuple(self._host.addresses()), self.held)
@@ -209,7 +209,7 @@ class Discovery:
                     new += self._admit(raw, peer) is Judgement.ACCEPT
                 await stream.end()
                 return new
-            raise TooSlow(peer, f"did not tell of peers in {PATIENCE:.0f} s", rule="peers-patience")
+            raise TooSlow(peer, f"did not answer the question for peers in {PATIENCE:.0f} s", rule="peers-patience")
         except Invalid as error:
             fault = Misbehaviour(peer, error.message, rule=error.rule, hint=error.hint)
             self._standing.blame(fault)

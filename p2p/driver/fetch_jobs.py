@@ -273,7 +273,7 @@ def describe(refusal: PeerRefusal) -> str:
         RefusalReason.UNKNOWN: "does not have it",
         RefusalReason.NOT_SERVED: "does not serve it",
         RefusalReason.BUSY: "is too busy",
-        RefusalReason.MALFORMED: "did not understand the question",
+        RefusalReason.MALFORMED: "did not understand the request",
         RefusalReason.BROKEN: "cannot read it",
     }[refusal.reason]
     return f"{said} ({refusal.text})" if refusal.text else said

@@ -260,7 +260,9 @@ class StatementServer:
         try:
             concern = await trio.to_thread.run_sync(self._board.concern, topic, envelope)
         except Fault as fault:
-            _LOG.warning("cannot tell whom a statement concerns", fault=str(fault), rule=fault.rule, hint=fault.hint)
+            _LOG.warning(
+                "it is not known which peers a statement concerns", fault=str(fault), rule=fault.rule, hint=fault.hint
+            )
             return GossipVerdict(Judgement.IGNORE)
         return self.forwarding.verdict(sender, concern, len(envelope))
 
@@ -343,7 +345,7 @@ class StatementServer:
     async def _pull(self, tally: _Tally, datasets: Sequence[DatasetId] | None, *, private: bool = False) -> int:
         peer = tally.teller.peer
         if not self._answers.may_begin(tally.teller, trio.current_time()):
-            raise PeerFault(peer, "tells so much that is of no use here that it rests", rule="trust-useless")
+            raise PeerFault(peer, "sends too many statements of no use here, and is paused", rule="trust-useless")
         mine = await trio.to_thread.run_sync(self._refs, datasets)
         stream = await self._standing.open(peer, trust.PROTOCOL, MAX_TRUST_REPLY, ANSWER_PATIENCE)
         try:
@@ -435,7 +437,7 @@ class StatementServer:
                             self._answers.note_taken(tally.teller, len(signed.envelope), trio.current_time())
                 case Done(refused):
                     if refused:
-                        raise PeerFault(stream.peer, f"would not tell its statements: {refused}", rule="trust-refused")
+                        raise PeerFault(stream.peer, f"refused to send its statements: {refused}", rule="trust-refused")
                     if machine.compared is not None and machine.is_whole and not tally.new:
                         self._answers.came(tally.teller, [machine.compared], trio.current_time())
 
@@ -509,7 +511,7 @@ class StatementServer:
                 return
             if not self._asks.spend(stream.peer, trio.current_time()):
                 self._standing.penalise(stream.peer, "asks for statements faster than the limit", FLOOD)
-                await stream.write(trust.encode(TrustRefusal("too many questions; come back later")))
+                await stream.write(trust.encode(TrustRefusal("too many requests; retry later")))
                 return
             await trio.sleep(self._host.charge(stream.peer, self._cost(ask)))
             if isinstance(ask, ListAsk):

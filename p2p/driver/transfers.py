@@ -216,5 +216,5 @@ def _nobody(what: str, end: GaveUp) -> Remote:
         return Remote(f"{what}: no peer to ask", rule="no-peer", hint="connect to one that has it")
     told = "; ".join(f"{peer}: {reason}" for peer, reason in end.reasons[:MAX_NAMED])
     more = f"; and {len(end.reasons) - MAX_NAMED} more" if len(end.reasons) > MAX_NAMED else ""
-    hint = "others may have it: see the peers, or try again later"
+    hint = "other peers may have it: odfctl peer list, or try again later"
     return PeerFault(end.reasons[0][0], f"{what}: no peer could give it: {told}{more}", rule="no-peer", hint=hint)

@@ -268,7 +268,9 @@ class HardenedSwarm(Swarm):  # type: ignore[misc]
             self.turned_away += 1
         if displaced is party:
             await muxed_conn.close()
-            raise SwarmException(f"no place for {muxed_conn.peer_id}: others are here longer, or gave more")
+            raise SwarmException(
+                f"no slot for {muxed_conn.peer_id}: other peers are connected for longer, or served more"
+            )
         self._seated[party.connection] = muxed_conn
         if displaced is not None:
             leaving.append(self._seated[displaced.connection])

@@ -301,7 +301,7 @@ class Host:
                     found = await resolve(address.host, address.port, allows, FAMILIES.get(address.network, 0))
                 except OSError as error:
                     reason = f"there is no host {address.host}: {error.strerror or error}"
-                    raise PeerUnreachable(peer, reason, rule="dial", hint="is the name right?") from error
+                    raise PeerUnreachable(peer, reason, rule="dial", hint="check the name") from error
                 except NotAllowed as fault:
                     raise PeerUnreachable(peer, fault.message, rule=fault.rule, hint=fault.hint) from fault
                 await first_of([partial(self._dial_ip, address.at(ip), peer) for ip in found], PeerFault)
@@ -500,14 +500,16 @@ def dial_fault(peer: PeerId, address: PeerAddress, error: BaseException) -> Peer
     if "PeerIDMismatchesPubkey" in names or any("Peer ID mismatch" in str(one) for one in chain):
         return WrongIdentity(
             peer,
-            f"somebody else answers at {where}",
+            f"another node answers at {where}",
             rule="peer-id",
-            hint="the address is out of date, or someone is in between: ask the owner for the present one",
+            hint="the address is out of date, or a man in the middle answers: ask the owner for the present one",
         )
     if "OpenConnectionError" in names:
         reasons = [os.strerror(one.errno) for one in chain if isinstance(one, OSError) and one.errno]
         reason = reasons[-1] if reasons else str(chain[-1])
-        return PeerUnreachable(peer, f"{where}: {reason}", rule="dial", hint="is it running, and is the port open?")
+        return PeerUnreachable(
+            peer, f"{where}: {reason}", rule="dial", hint="check that it is running, and that the port is open"
+        )
     return PeerUnreachable(
         peer,
         f"{where}: the handshake failed: {chain[-1] or error}",

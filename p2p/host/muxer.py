@@ -92,7 +92,7 @@ class MuxedStream(IMuxedStream):  # type: ignore[misc]
                 raise MuxedStreamReset(self.why())
             if session.at_end(self.stream_id):
                 await trio.lowlevel.cancel_shielded_checkpoint()
-                raise MuxedStreamEOF("the peer sent no more")
+                raise MuxedStreamEOF("the peer ended the stream")
             if self.conn.fault is not None:
                 raise MuxedStreamReset(self.why())
             await self.readers.park()

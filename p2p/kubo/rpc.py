@@ -92,7 +92,7 @@ MAX_ANSWER: Final = 1 << 20
 """Bytes of an answer that is not content."""
 _MISSING: Final = ("does not exist", "no link named", "not found", "no such file")
 _AGAIN: Final = "perhaps no peer has the content just now; try again later, as a mirror does by itself"
-_HINT: Final = "is it running, and is [ipfs] api of the settings its RPC?"
+_HINT: Final = "check that it is running, and that [ipfs] api of the settings is its RPC address"
 
 
 Options: TypeAlias = Mapping[str, str | list[str]]

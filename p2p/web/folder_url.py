@@ -27,11 +27,11 @@ def place_of(source: str) -> str | None:
     except httpx.InvalidURL as error:
         raise _bad(source, str(error)) from error
     if not url.host or (url.port or 0) > MAX_PORT:
-        raise _bad(source, "it names no host, or a port that is none")
+        raise _bad(source, "it names no host, or an invalid port")
     if "%" in url.host:
         raise _bad(source, "an address with a zone is good on one link of one machine alone")
     if url.userinfo:
-        raise Invalid("a URL with a password would be shown wherever the place is", rule="web-place", hint=_HINT)
+        raise Invalid("a password in a URL would be shown wherever the URL is", rule="web-place", hint=_HINT)
     if url.query or url.fragment:
         raise _bad(source, "a folder has neither ? nor #")
     return str(url).rstrip("/")
@@ -45,4 +45,4 @@ def name_in(place: str) -> str:
 
 
 def _bad(source: str, why: str) -> Invalid:
-    return Invalid(f"{source[:80]!r} is not a place on the web: {why}", rule="web-place", hint=_HINT)
+    return Invalid(f"{source[:80]!r} is not a URL of a folder: {why}", rule="web-place", hint=_HINT)

@@ -40,7 +40,7 @@ NONE: Final[Mapping[str, str]] = {}
 _RANGE: Final = re.compile(r"bytes (\d{1,18})-\d{1,18}/(\d{1,18}|\*)")
 _GONE: Final = (httpx.codes.NOT_FOUND, httpx.codes.GONE)
 _NO_HEAD: Final = (httpx.codes.METHOD_NOT_ALLOWED, httpx.codes.NOT_IMPLEMENTED)
-_AGAIN: Final = "try again later: what came is kept; a mirror asks again by itself"
+_AGAIN: Final = "try again later: the received bytes are kept; a mirror asks again by itself"
 
 
 PATIENCE: Final = Patience(total=6 * 3600.0)
@@ -143,10 +143,10 @@ class Web(WebClients):
                 with trio.CancelScope(shield=True):
                     await response.aclose()
         except httpx.TimeoutException as error:
-            raise Remote(f"{content}: the server gave nothing in time", rule="web-slow", hint=_AGAIN) from error
+            raise Remote(f"{content}: the server sent nothing in time", rule="web-slow", hint=_AGAIN) from error
         except (httpx.HTTPError, httpx.InvalidURL) as error:
             told = str(error) or type(error).__name__
-            raise Remote(f"{content} cannot be had: {told[:300]}", rule="web-failed", hint=_AGAIN) from error
+            raise Remote(f"{content} is not available: {told[:300]}", rule="web-failed", hint=_AGAIN) from error
 
     async def _follow(self, client: httpx.AsyncClient, request: httpx.Request) -> httpx.Response:
         for _ in range(REDIRECTS + 1):
@@ -156,7 +156,7 @@ class Web(WebClients):
             except trio.TooSlowError as error:
                 raise Remote(f"{request.url}: the server is too slow", rule="web-slow", hint=_AGAIN) from error
             except NotAllowed as fault:
-                raise Remote(f"a site leads into this network: {fault.message}", rule="web-redirect") from fault
+                raise Remote(f"a server redirects into this network: {fault.message}", rule="web-redirect") from fault
             if response.next_request is None:
                 return response
             is_inside = is_from_inside(response)
@@ -164,7 +164,7 @@ class Web(WebClients):
                 await response.aclose()
             here, request = request.url, response.next_request
             if not keeps_scheme(here, request.url):
-                hint = "name the place itself, if that is right"
+                hint = "name that URL itself, if it is right"
                 raise Remote(f"{here} leads to {request.url}", rule="web-redirect", hint=hint)
             if self.led.has_ended:
                 raise _stopping(str(request.url))
@@ -199,7 +199,7 @@ def _check(content: str, response: httpx.Response) -> None:
     if status in _GONE:
         raise FileMissing(f"there is no {content}", rule="web-missing")
     if status in (httpx.codes.UNAUTHORIZED, httpx.codes.FORBIDDEN):
-        raise Remote(f"{content} is not for everybody: status {status}", rule="web-refused")
+        raise Remote(f"{content} is not public: status {status}", rule="web-refused")
     if status not in (httpx.codes.OK, httpx.codes.PARTIAL_CONTENT):
         raise Remote(f"{content} answers with status {status}", rule="web-failed", hint=_AGAIN)
     encoding = response.headers.get("Content-Encoding", "identity")

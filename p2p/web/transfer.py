@@ -133,9 +133,9 @@ class _told:  # noqa: N801  used as a function
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        hint = "try again later: what came is kept"
+        hint = "try again later: the received bytes are kept"
         if isinstance(error, httpx.TimeoutException):
-            raise Remote(f"{self._url}: the server gave nothing in time", rule="web-slow", hint=hint) from error
+            raise Remote(f"{self._url}: the server sent nothing in time", rule="web-slow", hint=hint) from error
         if isinstance(error, NotAllowed):
             raise Refused(f"a server leads into this network: {error.message}", rule="web-redirect") from error
         if isinstance(error, httpx.HTTPError | httpx.InvalidURL):
@@ -165,10 +165,10 @@ def leads_to(url: str, named_by: str) -> bool:
     try:
         there, here = httpx.URL(url), httpx.URL(named_by)
     except httpx.InvalidURL as error:
-        raise Invalid(f"a server names a place that is none: {str(error)[:100]}", rule="web-place") from error
+        raise Invalid(f"a server names an invalid URL: {str(error)[:100]}", rule="web-place") from error
     if not there.host or there.userinfo or not keeps_scheme(here, there):
-        text = f"{here.host} leads to {url[:200]!r}, which is no place of the web, or gives up TLS"
-        raise Refused(text, rule="web-redirect", hint="tell its operator")
+        text = f"{here.host} redirects to {url[:200]!r}, which is no web URL, or leaves TLS"
+        raise Refused(text, rule="web-redirect", hint="report it to the server's operator")
     return (there.scheme, there.host, there.port) != (here.scheme, here.host, here.port)
 
 

@@ -141,10 +141,10 @@ async def test_without_the_offline_key_nothing_changes(world: World) -> None:
         await published(world, alice)
         seed = await go_offline(alice, "cities")
         other = str(SigningKey(b"o" * 32).did)
-        with pytest.raises(Refused, match="1 more of the roots") as caught:
+        with pytest.raises(Refused, match="1 more of the root keys") as caught:
             await change(alice, "cities", "add-writer", key=other)
         assert "--offline-key" in caught.value.hint
-        with pytest.raises(Refused, match="1 more of the roots"):
+        with pytest.raises(Refused, match="1 more of the root keys"):
             await change(alice, "cities", "add-writer", b"x" * 32, key=other)
         assert (await alice.api.authority.show_authority("cities")).version == 1
         view = await change(alice, "cities", "add-writer", seed, key=other)

@@ -86,7 +86,7 @@ async def test_what_is_published_is_found_read_mirrored_and_taken_back(world: Wo
             1,
             0,
         ]
-        with pytest.raises(Invalid, match="no standing is called 'good'") as told:
+        with pytest.raises(Invalid, match="no trust level is called 'good'") as told:
             await search(bob, standing=("good",))
         assert "reproduced" in told.value.hint
         assert (await bob.api.search.card(found.id)).id == found.id
@@ -364,7 +364,7 @@ async def test_values_that_steer_a_terminal_or_are_too_long_are_safe_to_look_at(
         told = details.card(card)
         assert is_visible(told)
         assert "evil" in told
-        assert f"{card.sample.left_out} more without room on the card" in told
+        assert f"{card.sample.left_out} more that the card has no space for" in told
 
 
 async def test_the_sample_of_a_portal_has_no_row_that_its_rule_leaves_out(world: World) -> None:

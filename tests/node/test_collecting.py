@@ -298,7 +298,7 @@ async def test_a_held_mirror_lets_go_of_no_data(world: World) -> None:
         await bob.parts.scheduler.pass_now(dataset)
         (view,) = await bob.mirrors()
         assert (view.held, view.state) == (whole, "current")
-        assert "nothing is let go" in view.message
+        assert "no data is deleted" in view.message
         await bob.api.holds.release(hold.id)
         await bob.parts.scheduler.pass_now(dataset)
         (view,) = await bob.mirrors()

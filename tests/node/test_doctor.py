@@ -359,7 +359,7 @@ async def test_a_disk_with_less_than_is_kept_free_is_told_of(world: World) -> No
         alice.parts.in_force.settings.put(dataclasses.replace(alice.parts.settings, limits=limits))
         found = (await quick(alice))["disk"]
         assert (found.result, found.hint) == ("warning", "free some space, or lower limits.disk-reserve-bytes")
-        assert found.message.endswith("and 4612 PB are kept free: nothing new is taken in")
+        assert found.message.endswith("and 4612 PB are kept free: no new data is stored")
 
 
 @pytest.mark.parametrize(
@@ -499,7 +499,7 @@ async def test_own_addresses_are_dialled_and_those_that_answered_are_named(
         peers = "/ip4/127.0.0.1/tcp/4150"
         probe = (await probed(alice))["listening"]
         assert (probe.result, probe.message) == (
-            "ok", f"{peers}, {url}: dialled from this machine, all answer; odfctl peer netcheck tells of others"
+            "ok", f"{peers}, {url}: dialled from this machine, all answer; odfctl peer netcheck shows others"
         )  # fmt: skip
         monkeypatch.setattr(alice.parts.site, "urls", (url, f"http://{closed()}"))
         probe = (await probed(alice))["listening"]

@@ -352,7 +352,7 @@ async def test_a_lie_under_a_made_up_pin_counts_for_nothing_and_is_named_where_i
         async with world.running("dave") as dave:
             await mirrored(world, alice, dave)
             assert (await view(dave)).rely_on.blocks == 4, "data alone is used"
-            text = f"#3 pinned to {MADE_UP[:19]}…: nobody here has this engine"
+            text = f"#3 pinned to {MADE_UP[:19]}…: this engine is not available"
             assert [each.text for each in (await dave.api.trust.show("towns")).unheld] == [text]
             shown = trust_text(await dave.api.trust.show("towns"), world.clock.now(), "odfctl").splitlines()
             assert shown[2] == f"  {text}", "beside how far it may be relied on"
@@ -500,7 +500,7 @@ async def test_blocks_of_before_an_engine_was_replaced_are_named_by_all_who_have
         await proven(alice)
         world.write("alice", "b.csv", *MORE)
         await alice.pull()
-        text = f"#3 pinned to {OLD[:19]}…: nobody here has this engine"
+        text = f"#3 pinned to {OLD[:19]}…: this engine is not available"
         async with world.running("dave") as dave:
             dave.engine.digest = NEW
             await mirrored(world, alice, dave)

@@ -88,7 +88,7 @@ async def test_evidence_that_a_peer_keeps_is_fetched(world: World) -> None:
     async with accused(world) as (bob, carol, name):
         (known,) = (await carol.api.trust.show("towns")).evidence
         assert (known.kind, known.block, known.bundle, known.kept) == ("mismatch", 3, name, False)
-        assert known.message == "others computed another answer, 3 times"
+        assert known.message == "others computed another result, 3 times"
         with pytest.raises(NotFound, match="is kept here"):
             await carol.api.trust.evidence(name)
         (carol.home.directory / "partial-evidence" / "left-by-one-that-was-killed").write_bytes(b"x")

@@ -320,7 +320,7 @@ async def test_r63_each_new_block_of_a_published_dataset_is_pushed(world: World,
         await alice.apply(ROOT, archive(tmp_path / "archive"), tasked("give", PUSHED))
         await alice.pull("cities")
         seen = await ran(alice, "give", 1)
-        assert (seen.outcome, seen.message) == ("Failed", "cities is private: nothing of it leaves this node")
+        assert (seen.outcome, seen.message) == ("Failed", "cities is private: no data of it leaves this node")
         assert not place.exists()
         await alice.api.visibility.publish(wire.VisibilityRequest(refs=("cities",)))
         world.write("alice", "2.csv", "2024-01-02T00:00:00Z,Graz,1")

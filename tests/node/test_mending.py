@@ -230,7 +230,7 @@ async def test_blocks_out_of_place_and_hashes_that_are_not_theirs_never_leave(wo
         harm(alice, cities, HARMS["place"][0], "DELETE FROM trust_chains WHERE dataset = :id")
         with pytest.raises(Environment, match="not all blocks from"):
             library._prover.prove(cities, 5, old=2)
-        with pytest.raises(Environment, match="not in its place"):
+        with pytest.raises(Environment, match="not at its position"):
             list(alice.home.chains.chain(cities).raw_blocks(2, 5))
 
 

@@ -529,7 +529,7 @@ async def test_a_mirror_that_nobody_has_says_whom_it_asked(world: World, monkeyp
     async with world.running("alice") as alice, world.running("bob") as bob:
         lack = (await bob.mirror(nowhere, "nowhere")).lack
         assert lack.detail.startswith(
-            "nobody gave nowhere (did:odf:fed0103…b8): asked 1 peer in 0 s, and no signed head"
+            "no peer served nowhere (did:odf:fed0103…b8): asked 1 peer in 0 s, and received no signed head"
         )
         assert "odfctl mirror remove nowhere" in lack.hint
         (task,) = bob.board.list()

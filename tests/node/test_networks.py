@@ -332,7 +332,7 @@ async def test_a_network_is_joined_by_the_name_of_a_web_site(
             file.write_text(made.text[:-9] + "A" * 9)
             with pytest.raises(Invalid, match="not an invitation"):
                 await bob.api.networks.invitation(wire.InvitationText(text=url))
-        with pytest.raises(Invalid, match="anybody on the way"):
+        with pytest.raises(Invalid, match="a man in the middle"):
             await bob.api.networks.invitation(wire.InvitationText(text="http://example.org"))
 
 

@@ -225,7 +225,7 @@ async def test_what_cannot_be_a_portal_is_refused(world: World) -> None:
         await alice.apply(ROOT, ROOT.replace("name: cities", "name: census"), COUNTS)
         await alice.pull("cities")
         (item,) = await alice.pull("census")
-        assert "census is no root without a source" in item.message
+        assert "census is not a source dataset (kind: Root) without a source" in item.message
         good = COUNTS.replace("Dataset:census", "Dataset:other")
         # Never with the good rule first: the portal follows its input by itself, and would begin by that.
         await alice.apply(PUBLISHED.replace("census", "other"), good.replace("[event_time, city]", "[nowhere]"))
@@ -246,7 +246,7 @@ async def test_what_cannot_be_a_portal_is_refused(world: World) -> None:
         ("input: cities, dataset: cities, kAnonymity: {k: 2, quasiIdentifiers: [city]}", "another dataset than"),
         ("input: cities, dataset: census, kAnonymity: {k: 1, quasiIdentifiers: [city]}", "1 protects no individual"),
         ("input: cities, dataset: census, kAnonymity: {k: 2, quasiIdentifiers: []}", "names of columns are missing"),
-        ("input: cities, dataset: census, suppress: [{count: n, below: 5, groups: [n]}]", "tells no groups apart"),
+        ("input: cities, dataset: census, suppress: [{count: n, below: 5, groups: [n]}]", "distinguishes no groups"),
         ("input: cities, dataset: census, suppress: [{count: n, below: 5, groups: [a, a]}]", "named twice"),
     ],
 )

@@ -540,7 +540,7 @@ async def test_only_ledgers_that_are_here_have_rows_to_correct(world: World) -> 
         await alice.apply(ROOT, DERIVED)
         world.write("alice", "a.csv", "2024-01-02T00:00:00Z,c2,2")
         await alice.pull()
-        with pytest.raises(Refused, match="only rows of a ledger"):
+        with pytest.raises(Refused, match="only rows of a source with the ledger strategy"):
             await corrected(alice, retract=True)
         with pytest.raises(Refused, match="root"):
             await corrected(alice, "towns", retract=True)

@@ -234,7 +234,7 @@ async def test_where_nothing_says_what_is_good_or_a_gap_says_too_much(world: Wor
     columns = "ddlSchema: ['event_time TIMESTAMP, city STRING, population BIGINT']"
     wrong = {
         "no columns are declared": manifest.replace(columns, "inferSchema: true"),
-        "would count as gone": manifest.replace("{kind: Append}", "{kind: Snapshot, primaryKey: [city]}"),
+        "would count as deleted": manifest.replace("{kind: Append}", "{kind: Snapshot, primaryKey: [city]}"),
         "Parquet": manifest.replace("kind: Csv", "kind: Parquet").replace("header: true\n", "\n"),
     }
     async with world.running("alice") as alice:

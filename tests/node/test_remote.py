@@ -183,7 +183,7 @@ async def test_a_token_reaches_no_further_than_it_says(world: World, tmp_path: P
         ):
             status, problem = await there.ask(method, path, reader, body)
             assert (status, problem["rule"]) == (403, "access-role"), path
-            assert "your token is good for a reader" in problem["detail"]
+            assert "your token has at most the role reader" in problem["detail"]
         # Of an administrator, too.
         admins = (
             '$schema: Relations\nheaders: {name: admins}\nspec: {attributes: [{object: "Account:alice", name: admin, '

@@ -793,7 +793,7 @@ async def test_the_old_data_goes_when_no_reader_holds_it(world: World) -> None:
         assert (event.subject, event.data["rendition"]) == ("cities.r0", 0)
         assert state_of(alice) == "Dropped"
         assert all(objects(alice, alice.dataset("cities")))
-        with pytest.raises(NotFound, match="let go after"):
+        with pytest.raises(NotFound, match="dropped after"):
             await alice.api.datasets.tail("cities.r0", 5)
         assert len(await alice.api.datasets.log("cities.r0", (), 50, None)) > 3, "its chain stays"
         with pytest.raises(Refused, match="active, or gone"):

@@ -132,7 +132,7 @@ async def test_a_bucket_is_pushed_to_pulled_from_and_mirrored_over_http(world: W
             (nothing,) = await bob.pull("archive/nothing")
             assert nothing.fault is not None
             assert nothing.message.startswith("archive has no dataset nothing")
-            with pytest.raises(Invalid, match=r"by the URL of its place: s3://a/b") as wrong:
+            with pytest.raises(Invalid, match=r"by its URL: s3://a/b") as wrong:
                 await bob.pull("s3://a/b")
             assert "odfctl repo add NAME URL" in (wrong.value.hint or "")
             told += repr(item) + repr(nothing) + repr(alice.logger.said) + repr(alice.events.list_kept())
@@ -240,7 +240,7 @@ async def test_what_cannot_be_is_refused_by_name(world: World, site: Site) -> No
             await pushed(alice, "cities")
         with pytest.raises(Invalid, match="a local name is for one dataset"):
             await alice.pull("archive/cities", "cities", as_name="x")
-        with pytest.raises(Invalid, match="place of one dataset"):
+        with pytest.raises(Invalid, match="folder of one dataset"):
             await pushed(alice, to="archive/x")
         (missing,) = await alice.pull("archive/cities")
         assert missing.outcome == "failed"

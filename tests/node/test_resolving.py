@@ -250,7 +250,7 @@ async def test_a_person_lifts_the_quarantine_of_one_step(world: World) -> None:
             accused = await carol.api.trust.show("towns")
             assert (accused.why.rule, accused.reach.use) == ("accused", 3)
             (settled,) = await resolve(carol, "towns", block(carol, "towns", 3))
-            assert settled == "#3 is relied on as data, though it is accused"
+            assert settled == "#3 is used as data, although it is accused"
             lifted = await carol.api.trust.show("towns")
             assert (lifted.reach.use, lifted.facts.reproduced, lifted.facts.attested.have) == (4, False, 0)
             assert carol.parts.library.size(alice.dataset("towns")) == 4

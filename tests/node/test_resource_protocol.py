@@ -516,7 +516,7 @@ async def test_they_come_in_pages_and_are_watched(world: World) -> None:
 async def test_they_are_changed_in_the_settings_alone(world: World) -> None:
     with pytest.raises(Invalid, match="an Engine is made by the node itself") as refused:
         TYPES.find_schema("Engine")
-    assert (refused.value.rule, "[engine] of the settings" in refused.value.hint) == ("derived-type", True)
+    assert (refused.value.rule, "set [engine]" in refused.value.hint) == ("derived-type", True)
     async with world.running("alice") as alice:
         text = "$schema: Node\nheaders: {name: other}\nspec: {}\n"
         status, (problem,) = await ask(alice, "POST", "/resource/v1alpha1/apply", body=text)

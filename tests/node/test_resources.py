@@ -743,7 +743,7 @@ async def test_p04_a_version_that_is_too_old_is_said_to_be(world: World) -> None
             store = ResourceStore(connection)
             assert store.trim(alice.clock.now(), kept=1, kept_for=0) > 0
             kept = f"{store.epoch()}-{store.floor()}"
-        with pytest.raises(Invalid, match="too old: this node keeps what came after") as caught:
+        with pytest.raises(Invalid, match="too old: this node keeps the changes after") as caught:
             await told(alice, at, 1)
         assert caught.value.rule == "resource-version-too-old"
         async with aclosing(alice.api.declarations.watch(kept, None)) as news:

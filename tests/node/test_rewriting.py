@@ -190,7 +190,7 @@ async def test_metadata_alone_of_root_and_derivative(world: World) -> None:
     async with world.running("alice") as alice:
         await published(world, alice, DERIVED)
         rows = await records(alice, "towns")
-        with pytest.raises(Invalid, match="is a derivative") as caught:
+        with pytest.raises(Invalid, match="is a derived dataset") as caught:
             await rewrite(alice, "towns", "compact")
         assert "--keep-metadata-only" in caught.value.hint
         done = await rewrite(alice, "towns", "keep-metadata")
@@ -245,7 +245,7 @@ async def test_an_offline_key_signs_the_draft(world: World) -> None:
         await alice.api.authority.change_authority(
             "cities", signed_by(seed, draft, wire.AuthorityRequest, drop_key=True)
         )
-        with pytest.raises(Refused, match="1 more of the roots") as caught:
+        with pytest.raises(Refused, match="1 more of the root keys") as caught:
             await rewrite(alice, "cities", "reset", to="#2")
         assert "--offline-key" in caught.value.hint
         plan = await rewrite(alice, "cities", "reset", to="#2", dry_run=True)

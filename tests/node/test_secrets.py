@@ -148,9 +148,9 @@ async def test_r48_secrets_are_sealed_for_their_place_and_told_by_nobody(world: 
         assert again.action == "unchanged"
         (again,) = (await alice.apply(SECRET.replace(TOKEN, "another"), dry_run=True)).items
         assert again.changes == ("~ spec.secrets.KEY: (sensitive, changed)",)
-        with pytest.raises(Invalid, match="made for another place"):
+        with pytest.raises(Invalid, match="made for another field"):
             await alice.apply(printed.replace('"cities"', '"mallory"'))
-        with pytest.raises(Invalid, match="made for another place"):
+        with pytest.raises(Invalid, match="made for another field"):
             await alice.apply(printed.replace('"KEY"', '"OTHER"'))
         await alice.apply(SECRET.replace(TOKEN, "another"))
         sealed = first.spec["secrets"]["KEY"]["value"]
@@ -168,7 +168,7 @@ async def test_what_is_sealed_away_from_the_node_opens_for_the_named_set_and_key
         entry = f"{{value: {sealed}, contentEncoding: jwe}}"
         manifest = f"$schema: SecretSet\nheaders: {{name: cities}}\nspec: {{secrets: {{KEY: {entry}}}}}\n"
         for wrong in (manifest.replace("name: cities", "name: mallory"), manifest.replace("{KEY:", "{OTHER:")):
-            with pytest.raises(Invalid, match="made for another place"):
+            with pytest.raises(Invalid, match="made for another field"):
                 await alice.apply(wrong)
         await alice.apply(manifest)
         assert SetValues(alice.home).values_of("cities", None) == {"KEY": TOKEN}

@@ -273,7 +273,7 @@ async def test_what_is_of_one_chain_is_of_all_shards_by_their_name_or_refused(wo
         assert [each.dataset_id for each in (trust, *trust.shards)] == ids
         assert sum(each.reach.use for each in (trust, *trust.shards)) == sum(sizes)
         text = trust_text(trust, alice.home.chains.chain(DatasetId.parse(ids[0])).block_at(0).system_time, "odfctl")
-        assert text.count("You may rely on all of it") == len(ids)
+        assert text.count("Reach for use: all blocks") == len(ids)
         assert (await alice.api.trust.show(ids[1])).shards == ()
 
 

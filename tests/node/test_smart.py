@@ -478,7 +478,7 @@ async def test_a_push_that_lies_achieves_nothing(world: World) -> None:
 
 
 async def test_a_token_in_the_clear_is_refused(world: World) -> None:
-    """Attack T-REPO-03: a token sent in the clear over the network to the site.
+    """Attack T-REPO-03: a token sent unencrypted over the network to the site.
 
     Defence: it is refused, and the answer asks its owner to revoke it.
     """

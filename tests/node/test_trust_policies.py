@@ -170,7 +170,7 @@ async def test_roots_on_this_machine_are_told(world: World) -> None:
         found = (await probed(alice))["roots"]
         assert (found.result, found.message) == (
             "warning",
-            "root keys of published datasets lie on this machine: cities",
+            "root keys of published datasets are on this machine: cities",
         )
         assert found.hint.startswith("odfctl trust authority rotate cities --offline-key FILE")
         draft = await alice.api.authority.draft_authority("cities", wire.AuthorityDraftRequest(action="rotate"))

@@ -696,7 +696,7 @@ async def test_a_refuted_dataset_feeds_no_derivation(world: World) -> None:
         await carol.apply(mine)
         (item,) = await carol.pull("mine")
         assert (item.outcome, item.records) == ("blocked", 0)
-        assert "of input towns only blocks up to #2 may be relied on, by policy" in item.message
+        assert "of input towns only blocks up to #2 may be used under the policy" in item.message
         block = carol.home.chains.chain(alice.dataset("towns")).block_at(3).hash
         await carol.api.resolving.resolve("towns", wire.ResolveRequest(follow=str(block)))
         (item,) = await carol.pull("mine")

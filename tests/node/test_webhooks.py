@@ -212,7 +212,7 @@ async def test_a_target_that_answers_calls_alone_is_ready_and_believed_after_one
             (answers,) = told["conditions"].values()
             assert (told["phase"], answers["value"]) == ("Ready", "Unknown")
             assert answers["message"].startswith(
-                "it took the connection, but gave no answer to HEAD: Server disconnected"
+                "it accepted the connection, but did not answer HEAD: Server disconnected"
             )
             seen = alice.kinds().count("webhook.answered")
             await alice.apply(dataset("a", path))

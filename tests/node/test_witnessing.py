@@ -1054,4 +1054,4 @@ async def test_a_site_takes_nothing_unless_it_was_asked_to(world: World) -> None
 
 def test_settings_say_whole_what_a_witness_needs() -> None:
     problems = [str(each) for each in cross(model.Settings(http=model.Http(witness=True)), {})]
-    assert any("nothing to witness" in each for each in problems)
+    assert any("no dataset to witness" in each for each in problems)

@@ -291,7 +291,7 @@ def _find_double_quoted(words: Sequence[Word], columns: Collection[str]) -> Iter
             continue
         name = in_backticks(word)
         if _is_named(words, at, clauses[-1]):
-            message = f"{word.text} is a text to Spark, and here stands a name: names have backticks"
+            message = f"{word.text} is a text to Spark, and a name is expected here: names have backticks"
             yield Phrase(QUOTED, message, name, at, at, (word.line, word.column))
         elif word.text[1:-1].casefold() in columns and not _is_part_of_literal(words, at):
             message = (

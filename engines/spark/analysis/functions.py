@@ -138,7 +138,7 @@ DEPENDENCES: Final[Mapping[str, Dependence]] = {
     ),
     "secret": Dependence(
         Use.NOWHERE,
-        Denial("opaque-function", "its key would stand in the query, which is published", "encrypt the file instead"),
+        Denial("opaque-function", "its key would be part of the query, which is published", "encrypt the file instead"),
     ),
 }
 

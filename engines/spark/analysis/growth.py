@@ -172,7 +172,7 @@ def check_elements(node: PlanNode, name: str, held: ValueGrowth, outside: ValueG
         raise _refusal(
             node,
             f"{name}: each element becomes as large as a column is, and a row decides how many there are",
-            "give what stands beside the element a bound: left(k, 100) of a text, cast(v as bigint) of a number",
+            "give the value beside the element a bound: left(k, 100) of a text, cast(v as bigint) of a number",
         )
 
 
@@ -209,7 +209,7 @@ def _position(node: PlanNode, name: str, at: PlanNode) -> int:
         raise _refusal(
             node,
             f"{name}: up to where its list is filled, a row decides",
-            f"give the place bounds: {name}(…, greatest(-1000, least(n, 1000)), …)",
+            f"give the position bounds: {name}(…, greatest(-1000, least(n, 1000)), …)",
         )
     return max(abs(low), abs(high))
 

@@ -82,7 +82,7 @@ EARLIER_ROWS: Final = OperatorRefusal(
 LATER_ROWS: Final = OperatorRefusal(
     "unbounded-frame",
     "lead looks at a row that is still to come, and nothing says by when: no record could be written before it",
-    "partition by a window of event time too, as in partition by time_bucket(interval '1' day, event_time); or tell "
+    "partition by a window of event time too, as in partition by time_bucket(interval '1' day, event_time); or write "
     "each pair with its later row, by lag in place of lead",
 )
 HOP_CALENDAR: Final = OperatorRefusal(
@@ -111,7 +111,7 @@ NOT_KEY_LOCAL: Final = OperatorRefusal(
 )
 MIXED_MODE: Final = OperatorRefusal(
     "mixed-mode",
-    "a table that changes for ever stands inside a larger query, which is not split by the same columns",
+    "a table that changes for ever is part of a larger query, which is not split by the same columns",
     "make the inner query a dataset of its own, or keep its key in every GROUP BY, PARTITION BY and join above it",
 )
 HISTORY: Final = OperatorRefusal(

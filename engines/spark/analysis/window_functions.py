@@ -158,7 +158,7 @@ def _partial_order(called: str, missing: Sequence[str], below: QueryRelation, no
     exact = "".join(f", over a query that selects cast({name} as decimal(38,12)) as {name}" for name in floats)
     return QueryFinding(
         "partial-order",
-        f"{called} depends on the order of rows that ORDER BY does not tell apart",
+        f"{called} depends on the order of rows that ORDER BY does not distinguish",
         f"order by …, {names}{exact}",
         node,
     )

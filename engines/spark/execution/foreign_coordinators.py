@@ -87,7 +87,7 @@ def _check_offsets(given: TransformRequestInput, rows: int) -> None:
     told = given.offset_interval
     if told is not None and rows != told.end - told.start + 1:
         raise Invalid(
-            f"input {given.dataset_alias}: its rows {told.start} to {told.end} are told of, and"
+            f"input {given.dataset_alias}: its rows {told.start} to {told.end} are announced, and"
             f" {plural(len(given.data_paths), 'slice')} given with {rows}",
             rule="input-offsets",
             hint="it is the coordinator that lost them; with kamu verify: verify it with odfctl",

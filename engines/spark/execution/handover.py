@@ -368,7 +368,7 @@ class _Handover:
     def _load(self, mode: str | None) -> State:
         request = self._request
         if not request.prev_checkpoint_path:
-            raise Invalid("a handover needs the checkpoint of the query so far", rule="checkpoint")
+            raise Invalid("a query takeover needs the checkpoint of the old query", rule="checkpoint")
         return load(request.prev_checkpoint_path, identity_of(request.old_transform), mode)
 
     def _analysed_old(self) -> tuple[Classification, pa.Schema]:
@@ -387,7 +387,8 @@ class _Handover:
         for input_ in self._request.old_inputs if self._old.windows else ():
             if input_.dataset_id not in read:
                 raise _NewDerivation(
-                    f"it reads {input_.query_alias} no more, of which the windows were made that it would correct"
+                    f"it no longer reads {input_.query_alias}, from which the windows that it would "
+                    "correct were computed"
                 )
 
     def _check_meaning(self, new: Classification) -> None:

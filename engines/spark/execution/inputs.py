@@ -339,7 +339,8 @@ def _check_stays(ops: np.ndarray, times: np.ndarray) -> None:
     before = np.flatnonzero(ops == CORRECT_FROM)
     if np.any(times[before] != times[np.minimum(before + 1, len(times) - 1)]):
         raise Invalid(
-            "a row of a ledger was corrected to another event time, which versions in the order of time do not follow",
+            "a row of the ledger strategy was corrected to another event time, which versions in the "
+            "order of time do not follow",
             rule="versions-moved",
             hint="make a table of the ledger in a dataset of its own, as by  group by  its key with  "
             "max(struct(event_time, value)),  and join with that",

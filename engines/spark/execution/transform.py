@@ -216,7 +216,7 @@ class Transaction:
             raise Invalid(
                 "an input that only grew is a changelog now, and the rows that it had are not kept",
                 rule="append-only",
-                hint="derive it anew",
+                hint="derive it again",
             )
         windows, grid = windows_of(ruling, self._query.declarations), self._query.declarations.tick
         step, ticking, waiting = (
@@ -326,7 +326,7 @@ class Transaction:
                     f"input {check.alias}: {plural(count, 'row')} of a block came later than its watermark allows, "
                     f"the first at offset {first}",
                     rule="late",
-                    hint="SET odf.late = 'drop' to go on without such rows",
+                    hint="SET odf.late = 'drop' to continue without such rows",
                 )
             late[check.alias] = late.get(check.alias, 0) + count
         return late

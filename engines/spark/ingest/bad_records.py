@@ -463,8 +463,9 @@ def show_record(raw: bytes) -> tuple[str, Sequence[str]]:
 def too_many(what: str, first: str, place: str) -> Invalid:
     """Makes the error for more bad records than may be set aside."""
     return Invalid(
-        f"{what} cannot be read, which is more than may be set aside; the first: {first}",
+        f"{what} cannot be read, more than the quarantine dataset may take; the first: {first}",
         rule=LIMIT,
-        hint="mend the file or the schema; onError: {quarantine: {maxRows: N, maxPercent: N}} says what may be",
+        hint="repair the file or the schema; onError: {quarantine: {maxRows: N, maxPercent: N}} "
+        "limits the quarantine dataset",
         place=place,
     )

@@ -309,7 +309,7 @@ def read_head(view: View, dialect: CsvDialect, wanted: pa.Schema | None, place: 
         return CsvHead(tuple(first), _guess(view, body, first, dialect, place), body)
     names = _match_names(first, wanted, dialect, here)
     renamed = [f"{one!r} as {other!r}" for one, other in zip(first, names, strict=True) if _plain(one) != _plain(other)]
-    remarks = (f"{place}: columns matched by their place: {some(renamed)}",) if renamed else ()
+    remarks = (f"{place}: columns matched by their position: {some(renamed)}",) if renamed else ()
     return CsvHead(tuple(names), wanted, body, remarks)
 
 
@@ -318,7 +318,7 @@ def _check_names(header: list[str], dialect: CsvDialect, wanted: pa.Schema | Non
         raise Invalid(
             "no header: all lines are empty",
             rule="read-header",
-            hint="is the whole file there? a file of no bytes is passed over",
+            hint="check that the file is complete; an empty file is skipped",
             place=here,
         )
     if twice := repeated(header):
@@ -367,7 +367,7 @@ def _match_names(header: list[str], schema: pa.Schema, dialect: CsvDialect, here
             rule="read-columns",
             hint="make the read schema list the columns of the file"
             if is_header
-            else "is this line the header? of what stands before it say `skipRows: 1`, or `comment: '#'`",
+            else "if this line is not the header, declare the lines before it: `skipRows: 1`, or `comment: '#'`",
             place=here,
         )
     among = _Alike(wanted)

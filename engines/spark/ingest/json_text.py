@@ -371,7 +371,7 @@ def _locate_fault(
             if value is not None and column is not None:
                 what = f"column {column.name!r}: {value[1][:80]!r} is not {a(type_name(column.type))}"
             elif not text.startswith(b"{"):
-                row, what = max(0, row - 1), f"{text[:40].decode(errors='replace')!r} stands beside the records"
+                row, what = max(0, row - 1), f"{text[:40].decode(errors='replace')!r} is between the records"
     wanted = ", ".join(f"{field.name} {type_name(field.type)}" for field in told) if told else ""
     fault = Invalid(
         what,

@@ -177,7 +177,10 @@ def _no_parquet(path: Path, name: str, error: Invalid) -> Invalid:
         return Invalid(f"this is {found[0]}, and not Parquet", rule="read-kind-of-file", hint=found[1], place=name)
     reason = error.message.partition("Parquet file: ")[2] or error.message
     return Invalid(
-        f"not a readable Parquet file: {reason}", rule="read-parquet", hint="is the whole file there?", place=name
+        f"not a readable Parquet file: {reason}",
+        rule="read-parquet",
+        hint="check that the file is complete",
+        place=name,
     )
 
 

@@ -104,7 +104,7 @@ def _analyse_steps(spark: SparkSession, source: DataFrame, transform: Transform)
 def _steps(transform: Transform) -> tuple[SqlQueryStep, ...]:
     if transform.engine.lower() != ENGINE:
         raise Invalid(
-            f"preprocess asks for engine {transform.engine!r}, and this one is {ENGINE}",
+            f"preprocess requires engine {transform.engine!r}, and this one is {ENGINE}",
             rule="preprocess-engine",
             hint=f"write engine: {ENGINE}",
         )

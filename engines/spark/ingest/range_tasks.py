@@ -171,7 +171,9 @@ def write_part(tables: Iterable[pa.Table], schema: pa.Schema, path: Path) -> int
                 rows += table.num_rows
         staged.rename(path)
     except OSError as error:
-        raise Environment(f"cannot write {path}: {error}", rule="disk", hint="is the disk full?") from error
+        raise Environment(
+            f"cannot write {path}: {error}", rule="disk", hint="check that the disk is not full"
+        ) from error
     return rows
 
 

@@ -39,7 +39,8 @@ from engines.spark.ingest.text_columns import (
 )
 
 _FILL: Final = (
-    "mend them; or say which time such rows have: `eventTime` in fetch, `--event-time`, or coalesce(…) in preprocess"
+    "repair them; or declare which time such rows have: `eventTime` in fetch, `--event-time`, or "
+    "coalesce(…) in preprocess"
 )
 Wrong = Callable[[pa.Table], pa.ChunkedArray]
 """Marks which of some rows are at fault."""
@@ -125,7 +126,7 @@ def check_not_ahead(
         return pc.fill_null(after(some.column(origin.column), limit), False)
 
     count = int(pc.sum(is_ahead(batch)).as_py() or 0)
-    hint = "mend them; if such times are meant, begin the source's preprocess with SET odf.ahead = '{} days' or 'any'"
+    hint = "repair them; if such times are meant, begin the source's preprocess with SET odf.ahead = '{} days' or 'any'"
     if not count:
         said = instant.render(source_time) if source_time is not None else instant.render(latest)
         raise Invalid(
@@ -237,6 +238,6 @@ def null_key_fault(fault: Invalid, keys: Sequence[str]) -> Invalid:
 
 def _hint(name: str) -> str:
     return (
-        f"mend them, or say in preprocess what stands for no value, as coalesce({name}, '') as {name}; or leave such "
-        "rows out there, or set them aside with onError: quarantine"
+        f"repair them, or give a value for null in preprocess, as coalesce({name}, '') as {name}; or leave such "
+        "rows out there, or write them to a quarantine dataset with onError: quarantine"
     )

@@ -145,7 +145,7 @@ def check_columns(batch: pa.Schema, vocab: Vocab, force: pa.Schema | None) -> No
         raise Invalid(
             f"the data does not fit the dataset's schema: {'; '.join(problems)}",
             rule="schema-in-force",
-            hint="mend the read schema or preprocess; a column is added by: odfctl schema alter NAME add '…'",
+            hint="correct the read schema or preprocess; a column is added by: odfctl schema alter NAME add '…'",
         )
 
 

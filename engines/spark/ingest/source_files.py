@@ -148,7 +148,7 @@ class LinesPassed:
             raise Invalid(
                 f"skipRows {options.skip_rows} and skipFooter {options.skip_footer} are more than there is",
                 rule="read-lines",
-                hint="is the whole file there?",
+                hint="check that the file is complete",
                 place=name,
             )
         self._comment = None if options.comment is None else re.escape(options.comment.encode())

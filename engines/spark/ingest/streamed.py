@@ -270,7 +270,9 @@ class ExternalSort:
             with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, rows.schema) as writer:
                 writer.write_table(rows.take(pa.array(order)).combine_chunks())
         except OSError as error:
-            raise Environment(f"cannot write {path}: {error}", rule="disk", hint="is the disk full?") from error
+            raise Environment(
+                f"cannot write {path}: {error}", rule="disk", hint="check that the disk is not full"
+            ) from error
         self._paths.append(path)
 
     def merge(self) -> Iterator[pa.Table]:

@@ -184,11 +184,11 @@ def misfit_fault(place: str, column: str, type_: pa.DataType, value: str) -> Inv
         return Invalid(
             f"column {column!r} is empty, and the schema says NOT NULL",
             rule=NOT_NULL,
-            hint="mend the line, or make the column optional",
+            hint="repair the line, or make the column optional",
             place=place,
         )
     what = type_name(type_)
-    hint = "mend the line, or declare the column as String and convert it in preprocess"
+    hint = "repair the line, or declare the column as String and convert it in preprocess"
     if what.startswith(("Timestamp", "Date")):
         hint = "write times like 2024-05-01T12:30:00Z (RFC 3339), or declare String and convert it in preprocess"
     if isinstance(type_, pa.UuidType):
@@ -218,7 +218,7 @@ def check_size(names: Sequence[str], place: str) -> None:
         raise Invalid(
             f"{len(names):,} columns",
             rule="read-columns",
-            hint=f"a dataset has at most {MAX_COLUMNS:,}; is it the right separator, or should columns be rows?",
+            hint=f"a dataset has at most {MAX_COLUMNS:,}; check the separator, and whether columns should be rows",
             place=place,
         )
     if len(longest := max(names, key=len, default="")) > MAX_NAME:

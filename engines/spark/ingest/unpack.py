@@ -140,7 +140,7 @@ class UnpackFaults:
         if isinstance(error, (*_BROKEN, pa.ArrowException)):
             why = (str(error).splitlines() or ["it ends early"])[0]
             raise Invalid(
-                f"{self._name} is not whole {self._kind}: {why}", rule="unpack", hint="is the whole file there?"
+                f"{self._name} is not whole {self._kind}: {why}", rule="unpack", hint="check that the file is complete"
             ) from error
 
 
@@ -152,7 +152,9 @@ def write(target: Path, blocks: Iterator[bytes], growth: Unpacking) -> None:
             try:
                 out.write(block)
             except OSError as error:
-                raise Environment(f"cannot unpack: {error.strerror}", rule="disk", hint="is the disk full?") from error
+                raise Environment(
+                    f"cannot unpack: {error.strerror}", rule="disk", hint="check that the disk is not full"
+                ) from error
 
 
 def _stream(path: Path, kind: str) -> Iterator[bytes]:

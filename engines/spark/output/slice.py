@@ -73,18 +73,18 @@ def schema_in_force(columns: pa.Schema, vocab: Vocab, force: DataSchema | None) 
     names = dict.fromkeys(made.names), dict.fromkeys(wanted.names)
     more, fewer = ([name for name in one if name not in other] for one, other in itertools.permutations(names))
     if more or fewer:
-        told = [f"{some(more)} besides" if more else "", f"no {some(fewer)}" if fewer else ""]
+        told = [f"extra {some(more)}" if more else "", f"missing {some(fewer)}" if fewer else ""]
         raise Invalid(
-            f"the query gives not the columns of the dataset, but {' and '.join(filter(None, told))}",
+            f"the query's columns differ from the dataset's: {' and '.join(filter(None, told))}",
             rule="schema-in-force",
             hint="select those of the dataset; where an input has grown, * grows with each declaration of the query",
         )
     for here, there in zip(made, wanted, strict=True):
         if here.name != there.name or not _holds(there.type, here):
             raise Invalid(
-                f"the query gives {here.name} {here.type} where the dataset has {there.name} {there.type}",
+                f"the query has {here.name} {here.type} where the dataset has {there.name} {there.type}",
                 rule="schema-in-force",
-                hint="mend the query, or make a new dataset",
+                hint="correct the query, or make a new dataset",
             )
     return wanted
 

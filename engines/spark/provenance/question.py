@@ -71,7 +71,7 @@ class NotReproduced(Invalid):
         super().__init__(
             f"record {offset} does not come out of its query over these inputs",
             rule="provenance-not-reproduced",
-            hint="odfctl verify --level reproduced tells which transaction differs",
+            hint="odfctl verify --level reproduced shows which transaction differs",
         )
 
 

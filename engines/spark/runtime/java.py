@@ -143,7 +143,9 @@ def _wrap(runtime: Path, scratch: Path) -> Path:
         wrapped.write_text(str(runtime), encoding="utf-8")
     except OSError as error:
         raise EngineLost(
-            f"cannot write {command}: {error.strerror}", rule="java", hint="is the scratch directory writable?"
+            f"cannot write {command}: {error.strerror}",
+            rule="java",
+            hint="check that the scratch directory is writable",
         ) from error
     return home
 

@@ -43,7 +43,11 @@ MEANING: Final[tuple[tuple[str, str, str], ...]] = (
     ("spark.sql.parquet.int96RebaseModeInRead", "CORRECTED", "old dates are read as written"),
     ("spark.sql.parquet.datetimeRebaseModeInRead", "CORRECTED", "old dates are read as written"),
     ("spark.sql.parquet.inferTimestampNTZ.enabled", "true", "local timestamps stay local"),
-    ("spark.sql.parquet.filterPushdown", "false", "statistics are a stranger's word, and no part of the logical hash"),
+    (
+        "spark.sql.parquet.filterPushdown",
+        "false",
+        "statistics are unverified claims of the writer, and no part of the logical hash",
+    ),
     ("spark.sql.parquet.mergeSchema", "false", "views state their schema"),
     ("spark.sql.cbo.enabled", "false", "plans do not depend on statistics"),
 )
@@ -62,7 +66,7 @@ CONFINEMENT: Final[tuple[tuple[str, str, str], ...]] = (
     ("spark.sql.catalogImplementation", "in-memory", "no metastore, no state beyond the process"),
     ("spark.sql.variable.substitute", "false", "no ${env:…} in a query"),
     ("spark.ui.enabled", "false", "no web server"),
-    ("spark.sql.ui.explainMode", "simple", "the plan that each query describes to listeners; nobody reads it"),
+    ("spark.sql.ui.explainMode", "simple", "the plan that each query describes to listeners; it is not read"),
     ("spark.ui.showConsoleProgress", "false", "standard output belongs to the ready line"),
     ("spark.driver.host", "127.0.0.1", "nothing listens beyond this machine"),
     ("spark.driver.bindAddress", "127.0.0.1", "nothing listens beyond this machine"),
@@ -76,7 +80,7 @@ CONFINEMENT: Final[tuple[tuple[str, str, str], ...]] = (
         "rows in memory are worked on in tasks too, which can be watched and stopped; a plan that is made cannot",
     ),
     ("spark.driver.maxResultSize", "0", "the heap is the bound; a second one only fails later transactions"),
-    ("spark.executor.heartbeatInterval", "2s", "rows that tasks at work have read are told as often"),
+    ("spark.executor.heartbeatInterval", "2s", "rows that tasks at work have read are reported as often"),
     ("spark.python.worker.reuse", "true", "ingest keeps its warm workers"),
 )
 """(name, value, reason): settings that confine queries, and keep the process quiet and quick."""

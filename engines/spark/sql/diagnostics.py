@@ -61,7 +61,8 @@ _TYPES: Final = "cast one side to the type of the other: cast(x as bigint)"
 _VALUE: Final = "write a value that the function takes, as it says"
 _CAST: Final = "try_cast(x as …) gives null where a value cannot be read as that type"
 _HINTS: Final[Mapping[str, str]] = {
-    "PARSE_SYNTAX_ERROR": "mend the query before or at this place: a comma, bracket or keyword is missing or too much",
+    "PARSE_SYNTAX_ERROR": "correct the query before or at this position: a comma, bracket or keyword "
+    "is missing or too much",
     "PARSE_EMPTY_STATEMENT": "write a SELECT",
     "UNRESOLVED_COLUMN": _COLUMN,
     "UNRESOLVED_MAP_KEY": "write a key that is a text in single quotes",
@@ -99,7 +100,7 @@ _SUM: Final = f"{_OWN}hi"
 """In texts of the engine itself, which computes aggregates exactly in words of its own; so it is in no query."""
 _WIDER: Final = "sum a wider type: sum(cast(x as decimal(38, 0))); or try_sum(x), which is null then"
 _TIMESTAMP: Final = "try_to_timestamp(x, pattern) gives null where a text is not written so"
-_OTHERWISE: Final = "change the words at this place; what Spark says names the part that it cannot take"
+_OTHERWISE: Final = "change the query at this position; Spark's message names the part that it does not accept"
 _DATA_HINTS: Final[Mapping[str, str]] = {
     "ARITHMETIC_OVERFLOW": _OVERFLOW,
     "BINARY_ARITHMETIC_OVERFLOW": _OVERFLOW,

@@ -75,7 +75,7 @@ def _check_event_time(schema: pa.Schema, vocab: Vocab) -> None:
         raise Invalid(
             f"the event time {name!r} of an input counts nanoseconds, and queries count microseconds",
             rule="event-time-type",
-            hint="derive from a dataset whose event time is in milliseconds; nanoseconds may stand in other columns",
+            hint="derive from a dataset whose event time is in milliseconds; nanoseconds are allowed in other columns",
         )
 
 

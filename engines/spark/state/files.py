@@ -39,7 +39,7 @@ from engines.spark.state.checkpoint import (
     encode_checkpoint,
 )
 
-_HINT: Final = "start the transform anew after a change of its query"
+_HINT: Final = "start the transform again after a change of its query"
 MAX_STATE: Final = 1 << 30
 """Most bytes of all tables together."""
 

@@ -67,7 +67,7 @@ async def cancelled(call: Call, id_: str) -> Any:
         await trio.to_thread.run_sync(lambda: call.guard.role_of(call.guard.state(), id_)) if UUID.match(id_) else None
     )
     if not call.tasks.has(call.guard.subject, id_) and role is not Role.OWNER:
-        raise call.guard.owner_only("to cancel a task that others began")
+        raise call.guard.owner_only("to cancel a task of another account")
     call.guard.check_identified("to cancel a task")
     return await call.operation(id_)
 

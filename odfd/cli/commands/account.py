@@ -33,7 +33,7 @@ def _account_text(view: wire.AccountView) -> str:
     if view.node_owner:
         return "the owner of this node, with every right"
     if view.name is None:
-        return "no account of this node: you read what is open to anybody"
+        return "no account of this node: you read what is open to any client"
     member = f", member of {', '.join(view.organizations)}" if view.organizations else ""
     return f"{view.name} ({view.id}){member}"
 
@@ -44,9 +44,9 @@ token = commands.group("token", help="tokens of an account", example="list")
 @token.add(
     "create",
     argument("--role", choices=("reader", "editor", "maintainer", "owner"), default="owner",
-             help="that it has at the most (all that the account has)"),
-    argument("--expires", metavar="TIME", default="30d", help="how long it is good for (30d; at most 366d)"),
-    argument("--note", metavar="TEXT", default="", help="where it is used, for people"),
+             help="maximum role of the token (default: the account's)"),
+    argument("--expires", metavar="TIME", default="30d", help="how long it is valid (30d; at most 366d)"),
+    argument("--note", metavar="TEXT", default="", help="where it is used; a note for its owner"),
     argument("--out", metavar="FILE", help="a new file for it, which its owner alone reads; else it is printed"),
     help="make a token, which is shown once",
     example="--role reader --expires 12h --out token",
@@ -57,7 +57,7 @@ def _create(session: Session, args: argparse.Namespace) -> None:
         made = session.client.do(calls.accounts_create_token(request))
         if file is not None:
             file.write(f"{made.value.token}\n".encode())
-    good = f"{made.value.id} of {made.value.account}, good until {moment(made.value.expires_at)}"
+    good = f"{made.value.id} of {made.value.account}, valid until {moment(made.value.expires_at)}"
     if args.out is not None:
         output.say(f"token {good}: {args.out}")
         return
@@ -74,7 +74,7 @@ def _list(session: Session, _: argparse.Namespace) -> None:
 def _revoke(session: Session, args: argparse.Namespace) -> None:
     for each in args.id:
         gone = session.client.do(calls.accounts_revoke_token(each))
-        session.answer(gone, lambda view: f"token {view.id} of {view.account} is good for nothing more")
+        session.answer(gone, lambda view: f"token {view.id} of {view.account} is revoked")
 
 
 def _token_table(views: list[wire.TokenView]) -> str:
@@ -106,7 +106,7 @@ def _key(session: Session, _: argparse.Namespace) -> None:
     argument("set", metavar="SET", help="name of its SecretSet"),
     argument("key", metavar="KEY", help="its name in the SecretSet"),
     argument("--to", metavar="FILE", help="the public key that odfctl secret key printed (default: the daemon's)"),
-    help="seal a value, read from standard input, for one place in a manifest",
+    help="seal a value, read from standard input, for one field of a manifest",
     example="hooks signing < signing.txt\nhooks signing --to key.json < signing.txt",
 )
 def _seal(session: Session, args: argparse.Namespace) -> None:

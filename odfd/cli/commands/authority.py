@@ -130,7 +130,7 @@ def authority_text(view: wire.AuthorityView) -> str:
     lines.append(render(columns, view.writers).indent_by(2))
     for epoch in view.epochs:
         given_up = epoch.ended - epoch.kept
-        kept = "nothing given up" if not given_up else f"{formatting.plural(given_up, 'block')} given up"
+        kept = "no block dropped" if not given_up else f"{formatting.plural(given_up, 'block')} dropped"
         lines.append(f"  Epoch {epoch.number}: {epoch.reason} at block {epoch.kept}, {kept}")
     if view.disputed:
         lines.append("  Two different statements of this version are known: no heads are followed until it is resolved")

@@ -55,20 +55,20 @@ complete -F _odfctl odfctl"""
 
 ZSH: Final = r"""#compdef odfctl
 _odfctl() {
-  local line word told files=""
+  local line word note files=""
   local -a asked plain begun
   asked=("${(@Q)words[1,CURRENT-1]}" "${(Q)PREFIX}")
   for line in "${(@f)$("$asked[1]" completions --line "${(@j: :)${(@qq)asked}}" 2> /dev/null)}"; do
     [[ -n $line ]] || continue
     word="${line%%$'\t'*}"
-    told=""
-    [[ $line == *$'\t'* ]] && told=":${line#*$'\t'}"
+    note=""
+    [[ $line == *$'\t'* ]] && note=":${line#*$'\t'}"
     if [[ $word == :files ]]; then
       files=yes
     elif [[ $word == *= ]]; then
-      begun+=("${word//:/\\:}$told")
+      begun+=("${word//:/\\:}$note")
     else
-      plain+=("${word//:/\\:}$told")
+      plain+=("${word//:/\\:}$note")
     fi
   done
   local -i done=1

@@ -40,7 +40,8 @@ commands = Commands()
     argument("--retract", action="store_true", help="retract the row"),
     argument("--ahead", action="store_true", help="allow a time more than a day ahead of the clock"),
     argument("--dry-run", action="store_true", help="print what would be written, and write nothing"),
-    description="Correct one row of a ledger, found by its key. The correction adds the old and the new row; history "
+    description="Correct one row of a dataset with the ledger strategy, found by its key. The "
+    "correction adds the old and the new row; history "
     "stays. A later ingest of the old values does not undo it. Derived datasets apply it with their next "
     "pull, or say what you have to do first.",
     example="nyc.flights --key event_time=2013-01-01T10:00:00Z --key carrier=UA --set delay=12",

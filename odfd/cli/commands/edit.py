@@ -119,7 +119,7 @@ def _label(session: Session, args: argparse.Namespace) -> None:
 @commands.add(
     "annotate",
     *_ENTRIES,
-    description="Set annotations, which are not selected by. KEY- takes one away." + _VALUE,
+    description="Set annotations; selectors ignore them. KEY- removes one." + _VALUE,
     example="dataset nyc.flights env=prod old-",
 )
 def _annotate(session: Session, args: argparse.Namespace) -> None:

@@ -48,7 +48,7 @@ _COLUMNS: tuple[TableColumn[wire.ResourceChange], ...] = (
 def _events(session: Session, args: argparse.Namespace) -> None:
     if not args.watch:
         if args.since is not None:
-            raise Usage("--since tells what comes after", hint=f"odfctl events -w --since {args.since}")
+            raise Usage("--since needs -w", hint=f"odfctl events -w --since {args.since}")
         rows = session.client.do(calls.history_last(of=args.of, limit=args.limit))
         session.answer(rows, lambda found: render(_COLUMNS, found))
         return
@@ -95,7 +95,7 @@ _TASK: Final = "task"
 @commands.add(
     "logs",
     argument("task", nargs="?", metavar="task/ID", help="only lines of one task, which may be finished"),
-    argument("-f", "--follow", action="store_true", help="afterwards print each line as it is logged"),
+    argument("-f", "--follow", action="store_true", help="then print each new line of the log"),
     argument("-n", "--limit", type=how_many, metavar="N", help="number of lines (100)"),
     argument("--level", choices=LEVELS, help="only lines of this level and above"),
     argument("--part", metavar="PART", help="only lines of one part of the daemon, like p2p or odfd.mirrors"),
@@ -135,7 +135,7 @@ def _task_id(said: str | None) -> str | None:
         return None
     kind, slash, name = said.rpartition("/")
     if slash and kind not in (_TASK, "tasks"):
-        hint = f"odfctl events --for {said} tells what became of it; odfctl logs --part PART shows lines of a part"
+        hint = f"odfctl events --for {said} shows its events; odfctl logs --part PART shows lines of a part"
         raise Usage(f"a {kind[:40]} has no log: tasks have", hint=hint)
     return name
 

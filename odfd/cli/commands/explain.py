@@ -42,7 +42,7 @@ def _type_table(rows: list[wire.TypeView]) -> str:
     argument("--rule", action="store_true", help="it is a rule; needed where a type has the same name"),
     argument("--schema", action="store_true", help="print the JSON Schema of a type"),
     description="Describe a type of resource, or a field of one: its fields, and which are required. Or explain a "
-    "rule, which error messages end with: what it says, and what to do. Rules need no daemon.",
+    "rule, whose name ends each error message: its meaning, and what to do. Rules need no daemon.",
     example="flow.spec.triggers\nblock-hash",
 )
 def _explain(session: Session, args: argparse.Namespace) -> None:

@@ -42,7 +42,7 @@ def _pause(session: Session, args: argparse.Namespace) -> None:
 def _resume(session: Session, args: argparse.Namespace) -> None:
     moved = session.client.do(calls.flows_resume(args.name))
     following = state(moved.value).get("next")
-    session.answer(moved, lambda row: f"{row.name} goes on" + (f", next at {following}" if following else ""))
+    session.answer(moved, lambda row: f"{row.name} resumed" + (f", next at {following}" if following else ""))
 
 
 @flow.add(
@@ -62,7 +62,7 @@ def _run(session: Session, args: argparse.Namespace) -> None:
 @flow.add(
     "backfill",
     argument("name", metavar="NAME", help="name of a flow with a schedule"),
-    argument("--from", dest="first", metavar="TIME", required=True, help="the first time to make up for"),
+    argument("--from", dest="first", metavar="TIME", required=True, help="the first past time to run for"),
     argument("--to", metavar="TIME", required=True, help="the last; times after now are left out"),
     argument("--target", metavar="DATASET", help="of a flow of many datasets: this one only"),
     help="run a flow for past times of its schedule",
@@ -73,6 +73,6 @@ def _run(session: Session, args: argparse.Namespace) -> None:
 def _backfill(session: Session, args: argparse.Namespace) -> None:
     request = wire.BackfillRequest(first=args.first, to=args.to, target=args.target)
     told = session.client.do(calls.flows_backfill(args.name, request))
-    session.answer(told, lambda row: f"{row.flow} makes up for {formatting.plural(row.times, 'time')}")
+    session.answer(told, lambda row: f"{row.flow} will run for {formatting.plural(row.times, 'past time')}")
     if told.value.left_from is not None:
-        session.remark(f"there is no room for more now; ask again --from {told.value.left_from}")
+        session.remark(f"the limit of waiting times is reached; repeat with --from {told.value.left_from}")

@@ -34,8 +34,8 @@ _FENCE = argument("--fence", type=int, metavar="N", help="of an owned hold: the 
     argument("--owner", default="", metavar="NAME", help="own it by this name: it lasts until it is released"),
     help="hold a dataset",
     description="Hold a dataset as it is now, or at a complete time (odfctl advance). odfctl sql --pin reads the pin "
-    "in the JSON of the answer. One that is owned does not expire. Taken again for the same owner, it is "
-    "where it was, with a greater fence, and earlier processes of the owner are refused.",
+    "in the JSON of the answer. A hold with an owner does not expire. Taken again for the same owner, it keeps its "
+    "position and gets a greater fence; earlier processes of the owner are refused.",
     example="nyc.flights --at 2024-05-01T12:00:00Z --for 1h --note 'monthly report'",
 )
 def _take(session: Session, args: argparse.Namespace) -> None:

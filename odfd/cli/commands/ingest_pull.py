@@ -44,7 +44,7 @@ commands = Commands()
     argument("--again", action="store_true", help="ingest it although it was pushed before"),
     argument("--preview", action="store_true", help="print what would be read from one file, and push nothing"),
     description=(
-        "Push files, or standard input (-), into a root dataset. With a snapshot source each file is one "
+        "Push files, or standard input (-), into a source dataset. With a snapshot source each file is one "
         "snapshot, in the given order; other sources take all files in one transaction. Pushing the same "
         "files again gives the first answer again and appends nothing."
     ),
@@ -133,7 +133,7 @@ def _send(session: Session, name: str) -> wire.Upload:
     description="Bring datasets up to date: poll the source, run the transform, sync the mirror. REPOSITORY/DATASET "
     "is pulled from a repository and verified before it counts (odfctl repo).",
     epilog="example:  odfctl pull nyc.flights.delays --recursive\n\n"
-    "exit code 1: something is not up to date, or is a mirror with no peer connected that could tell",
+    "exit code 1: something is not up to date, or is a mirror with no connected peer to ask",
 )
 def _pull(session: Session, args: argparse.Namespace) -> int:
     if bool(args.refs) == args.all:
@@ -174,7 +174,7 @@ def outcome(session: Session, sent: Any) -> int:
     """Shows the JSON of a ``wire.PullResult``, and loads types only for a table. Returns the exit code."""
     items = sent.get("items") if isinstance(sent, dict) else None
     if not isinstance(items, list) or not all(isinstance(item, dict) for item in items):
-        raise Bug("the daemon's answer tells nothing that was pulled", rule="answer-type")
+        raise Bug("the daemon's answer names nothing that was pulled", rule="answer-type")
     session.show(sent, lambda _: render(_COLUMNS, Answer.of(sent, wire.PullResult).value.items))
     if not items:
         session.remark("nothing to pull: no dataset here has a source that is polled, a transform, or a mirror")
@@ -194,7 +194,7 @@ def _tell_conflicts(session: Session, item: Mapping[str, Any]) -> None:
     if isinstance(counts, dict) and (number := counts.get("conflicting")):
         ref, rows = item.get("ref"), formatting.plural(number, "conflicting row")
         hint = f"odfctl correct {ref} changes them by hand"
-        session.remark(f"{ref}: {rows} not taken, as a ledger keeps the first values of a key\n  {hint}")
+        session.remark(f"{ref}: {rows} not taken, as the ledger strategy keeps the first values of a key\n  {hint}")
 
 
 @commands.add(
@@ -202,7 +202,7 @@ def _tell_conflicts(session: Session, item: Mapping[str, Any]) -> None:
     REF,
     argument("time", metavar="TIME", help="like 2024-05-01T12:30:00Z"),
     argument("--ahead", action="store_true", help="allow a time more than a day ahead of the clock"),
-    description="Move the watermark of a root dataset by hand, for example when its source has no new rows: windows "
+    description="Move the watermark of a source dataset by hand, for example when its source has no new rows: windows "
     "over it close up to that time, and later rows with an earlier time are late. A watermark never moves "
     "back.",
     example="nyc.flights 2013-12-31T00:00:00Z",

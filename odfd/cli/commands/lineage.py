@@ -96,14 +96,14 @@ def _check(args: argparse.Namespace) -> None:
     """Raises Usage for options that do not go together."""
     if args.events is not None:
         if args.record is not None or args.column is not None or args.graph is not None:
-            raise Usage("--events tells of all transactions", hint="leave out --record, --column and --graph")
+            raise Usage("--events lists all transactions", hint="leave out --record, --column and --graph")
         if args.limit < 1:
             raise Usage(f"no number of transactions: {args.limit}", hint="--limit 1000")
     elif args.record is None:
         if args.column is not None:
             raise Usage("--column asks about a record", hint="name it: --record OFFSET")
     elif args.graph is not None:
-        raise Usage("a drawing shows datasets, not records", hint="leave out --record; -o json tells all of a record")
+        raise Usage("a drawing shows datasets, not records", hint="leave out --record; -o json shows all of a record")
     elif args.record < 0:
         raise Usage(f"no offset of a record: {args.record}", hint="odfctl tail REF shows the last ones")
 

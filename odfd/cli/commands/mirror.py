@@ -14,7 +14,7 @@ from odfd.resources import registry
 commands = Commands()
 mirror = commands.group(
     "mirror",
-    description="A mirror is a standing request to hold someone's dataset; what comes is verified as it arrives.",
+    description="A mirror is a lasting request to hold another node's dataset; each block is verified as it arrives.",
     example="add did:odf:fed01… --as flights --serve 'data & attested:1'",
 )
 
@@ -36,7 +36,7 @@ mirror = commands.group(
     ),
     argument("--rate", metavar="SIZE", help="maximum bytes a second: 500kB, 2MiB, none (none)"),
     argument("--use", metavar="EXPR", help="facts required before use on this node"),
-    argument("--serve", metavar="EXPR", help="facts required before serving to others"),
+    argument("--serve", metavar="EXPR", help="facts required before serving it to other nodes"),
     argument("--expect", metavar="HASH", help="a block that the chain must contain"),
     argument(
         "--from",
@@ -52,8 +52,8 @@ mirror = commands.group(
     help="mirror a dataset",
     description="Mirror a dataset: fetch it now, and follow it. EXPR combines the facts chain, data, reproduced, "
     "attested:K and fresh by & | and ( ). With --keep 30d the mirror keeps all blocks, and the data of "
-    "the newest 30 days. Data that was never fetched was never verified: of such a mirror rely on chain, "
-    "not on data. The node serves a mirror in the network where it was found; a mirror of a web server is "
+    "the newest 30 days. Data that was never fetched was never verified: for such a mirror require chain, "
+    "not data. The node serves a mirror in the network where it was found; a mirror of a web server is "
     "private: odfctl publish.",
     example="did:odf:fed01… --as flights --serve 'data & attested:1'",
 )
@@ -124,4 +124,4 @@ def _pause(session: Session, args: argparse.Namespace) -> None:
 )
 def _resume(session: Session, args: argparse.Namespace) -> None:
     held = session.client.do(calls.mirrors_resume(args.ref))
-    session.answer(held, lambda row: f"{row.name} goes on")
+    session.answer(held, lambda row: f"{row.name} resumed")

@@ -42,7 +42,7 @@ network = commands.group(
     "join",
     argument("name", metavar="INVITATION|URL"),
     YES,
-    description="Join a network by an invitation, or by the address of a web site that has one. Shows who invites and "
+    description="Join a network by an invitation, or by the URL of a web server that has one. Shows who invites and "
     "what the network requires, and asks for consent.",
     example="odf:AbC…",
 )
@@ -94,7 +94,7 @@ def _join(session: Session, args: argparse.Namespace) -> None:
     if failed:
         session.remark("this node is in the network, and dials its first peers until one answers: odfctl network list")
     if "policyKey" in joined.value.spec:
-        session.remark("its policy as it is heard: odfctl trust policy show")
+        session.remark("the network's policy, once received: odfctl trust policy show")
 
 
 def _dial(session: Session, addresses: Sequence[str]) -> list[str]:
@@ -137,13 +137,13 @@ def _lines(invitation: wire.InvitationView) -> list[str]:
         ("network", invitation.network),
         ("invited by", invitation.by),
         ("until", invitation.expires_at),
-        *([("good for", formatting.plural(invitation.uses, "node"))] if invitation.uses else []),
+        *([("valid for", formatting.plural(invitation.uses, "node"))] if invitation.uses else []),
         *(("first peer", each) for each in invitation.bootstrap),
-        ("policy of", invitation.policy_key or "nobody: this node's own holds"),
+        ("policy of", invitation.policy_key or "no network key: the node's own policy holds"),
         *(("  it asks", rule) for rule in invitation.rules),
     ]
     if invitation.policy_key:
-        rows.append(("", "what makes this node's policy stricter holds as soon as it is heard; the rest waits for you"))
+        rows.append(("", "stricter rules apply as soon as they are received; rules that loosen yours wait for you"))
     return [f"{name:<11} {value}".rstrip() for name, value in rows]
 
 
@@ -155,14 +155,14 @@ def _lines(invitation: wire.InvitationView) -> list[str]:
         "--uses",
         type=how_many,
         metavar="N",
-        help="with a token that N nodes may redeem, at this node; 1: for one alone (without: for everybody)",
+        help="with a token that N nodes may redeem at this node (default: without a token, for any number)",
     ),
     argument("--qr", action="store_true", help="also print it as a QR code"),
-    help="write an invitation, by which others join",
-    description="Write an invitation: one line with the network's name, addresses of first peers, and whose policies "
-    "hold there. Everybody who has it learns these addresses and can join by odfctl join; it gives no "
-    "rights. With --uses it has a token, which this node redeems for so many nodes: it keeps a place for them, "
-    "and odfctl join is refused to others. Who knows the network's name can join without any invitation.",
+    help="write an invitation, by which other nodes join",
+    description="Write an invitation: one line with the network's name, addresses of first peers, and the key whose "
+    "policies apply there. Every holder learns these addresses and can join by odfctl join; it gives no "
+    "rights. With --uses it has a token, which this node redeems for so many nodes: it reserves a connection for each, "
+    "and further nodes cannot join by it. A node that knows the network's name can join without an invitation.",
     example="demo --for 30d --uses 1",
 )
 def _invite(session: Session, args: argparse.Namespace) -> None:
@@ -172,7 +172,7 @@ def _invite(session: Session, args: argparse.Namespace) -> None:
     if args.qr and session.output == "table":
         _show_code(made.value.text)
     uses = f" for {formatting.plural(made.value.uses, 'node')}" if made.value.uses else ""
-    session.remark(f"good until {made.value.expires_at}{uses}; they join with: odfctl join {INVITATION}…")
+    session.remark(f"valid until {made.value.expires_at}{uses}; they join with: odfctl join {INVITATION}…")
     if all("/127." in each or "/::1/" in each for each in made.value.bootstrap):
         session.remark("its addresses are of this machine alone: [p2p] announce names those that others can reach")
 
@@ -289,7 +289,7 @@ def _exchange_text(swarm: wire.SwarmFigures) -> str:
     if swarm.offered:
         said.append(
             f"own datasets: {formatting.plural(swarm.offered, 'piece')} offered, "
-            f"{formatting.size(swarm.bytes_given)} given to those who mirror them at once"
+            f"{formatting.size(swarm.bytes_given)} sent to nodes that mirror them at once"
         )
     return "; ".join(said)
 
@@ -315,7 +315,7 @@ def _members(shown: wire.NetworkState) -> str:
 def _warn_of_alike(session: Session, rows: Sequence[wire.PeerName | wire.PeerState]) -> None:
     alike = [row for row in rows if row.alike]
     if alike:
-        session.remark(f"several nodes are called {alike[0].name}, or nearly so: tell them apart by their ids")
+        session.remark(f"several nodes are called {alike[0].name}, or nearly so: distinguish them by their ids")
 
 
 peer = commands.group("peer", description="The other nodes that this node knows.", example="list")
@@ -340,8 +340,9 @@ def _show_peer(session: Session, args: argparse.Namespace) -> None:
 
 @peer.add(
     "netcheck",
-    help="check how others reach this node",
-    description="Say how others reach this node, what does not work, and what to do. Peers dial back regularly; to "
+    help="check how other nodes reach this one",
+    description="Show how other nodes reach this one, what does not work, and what to do. Peers dial "
+    "back regularly; to "
     "see how a NAT maps ports, two of them are dialled now. Ends with 0 whatever is found.",
 )
 def _netcheck(session: Session, _: argparse.Namespace) -> None:

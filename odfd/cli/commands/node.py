@@ -101,7 +101,7 @@ def account_status_text(status: wire.Status) -> str:
         [
             ("node", status.name or "(unnamed)"),
             ("version", f"{status.version}  up since {formatting.moment(status.started_at)}"),
-            ("account", f"{status.account}: the rest is of what it may read" if status.account else "none"),
+            ("account", f"{status.account}: all below counts only what it may read" if status.account else "none"),
             ("datasets", f"{datasets}, {status.published} published" if status.datasets else "none"),
             ("mirrors", mirrors if status.mirrors else ""),
             ("tasks", str(status.tasks)),
@@ -118,7 +118,7 @@ def _carries(status: wire.Status) -> str:
     if not status.reserved and not status.circuits:
         return ""
     peers = formatting.plural(status.reserved, "peer")
-    return f"{formatting.plural(status.circuits, 'circuit')}, for {peers} that others do not reach"
+    return f"{formatting.plural(status.circuits, 'circuit')}, for {peers} that other nodes cannot reach"
 
 
 def _blocked_text(count: int) -> str:
@@ -315,10 +315,10 @@ def collected_text(done: wire.CollectResult) -> str:
         lines.append(f"  {waiting}, more that no block names: read or written a moment ago, they wait for the next gc")
     if done.statements:
         dropped = formatting.plural(done.statements, "superseded statement")
-        lines.append(f"  {dropped} of the trust ledger {'would go' if done.dry_run else 'gone'} too")
+        lines.append(f"  {dropped} of the trust ledger {'would be deleted' if done.dry_run else 'deleted'} too")
     if done.folds:
         dropped = f"{formatting.plural(done.folds, 'fold')}, {formatting.size(done.fold_bytes)}"
-        lines.append(f"  {dropped}, of histories that are no more {'would go' if done.dry_run else 'gone'} too")
+        lines.append(f"  {dropped}, of dropped histories {'would be deleted' if done.dry_run else 'deleted'} too")
     if done.listed:
         lines += ["", render(_OBJECTS, done.listed)]
     if done.unlisted:

@@ -19,7 +19,7 @@ commands = Commands()
 @commands.add(
     "ui",
     argument("--open", action="store_true", help="also open it in this user's browser"),
-    description="Print the address of the node's page, for a browser on this machine. The address works once, within "
+    description="Print the address of the node's web UI, for a browser on this machine. The address works once, within "
     "two minutes. The session it opens ends when the node stops, or after twelve hours without a request.",
     example="--open",
 )

@@ -20,9 +20,9 @@ commands = Commands()
 _MOST = 4096
 portal = commands.group(
     "portal",
-    description="A portal publishes rows of a private dataset in another one, by a rule that every block is checked "
-    "by. Anybody who has the rows can check the rule again (odfctl verify). What the rows were made of only auditors "
-    "can check: who was given the private dataset, and the opening that its owner writes.",
+    description="A portal publishes rows of a private dataset in another one, by a rule. The node checks every block "
+    "against the rule, and so can every node that has the rows (odfctl verify). Only an auditor can compare them with "
+    "the private dataset: a node with which its owner shared that dataset and an opening.",
     example="open wages --out wages.opening",
 )
 
@@ -32,8 +32,8 @@ portal = commands.group(
     REF,
     argument("--out", metavar="FILE", help="a new file for it, which its owner alone reads; else it is printed"),
     help="write what an auditor needs beside the private dataset",
-    description="Write the opening of a portal: the id of its private dataset and the salt of its hashes. Who has it "
-    "can tell which dataset the rows come from. Share that dataset with the auditor too: odfctl share.",
+    description="Write the opening of a portal: the id of its private dataset and the salt of its hashes. Its holder "
+    "can find out which dataset the rows come from. Share that dataset with the auditor too: odfctl share.",
     example="wages --out wages.opening",
 )
 def _open(session: Session, args: argparse.Namespace) -> None:
@@ -50,9 +50,9 @@ def _open(session: Session, args: argparse.Namespace) -> None:
     "audit",
     REF,
     argument("opening", metavar="FILE", help="the opening that the portal's owner wrote"),
-    help="make the rows again from the private dataset, and sign what was found",
-    description="Make every block of a portal again from its private dataset, which is to be here, and compare the "
-    "rows. What is found is signed as observations of the portal's blocks: same-rows or differs, and nothing else. "
+    help="make the rows again from the private dataset, and sign the result",
+    description="Make every block of a portal again from its private dataset, which must be here, and compare the "
+    "rows. The results are signed as observations of the portal's blocks: same-rows or differs, and nothing else. "
     "Ends with 1 if a block differs.",
     example="wages wages.opening",
 )
@@ -61,7 +61,7 @@ def _audit(session: Session, args: argparse.Namespace) -> int:
         with Path(args.opening).open("rb") as file:
             text = file.read(_MOST + 1).decode("ascii")
     except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is no opening"
+        reason = error.strerror if isinstance(error, OSError) else "the file is not an opening"
         raise Invalid(f"cannot read {clean(args.opening, WHOLE)}: {reason}", rule="portal-opening") from error
     request = wire.AuditRequest(opening=text)
     done = submit(session, calls.portals_audit(args.ref, request), wire.AuditResult)

@@ -38,10 +38,10 @@ _DATASETS = (
         "--sample",
         type=int,
         metavar="N",
-        help="show the N newest rows on the card, at most 20, to every node that may find it; 0: none, as at first",
+        help="show the N newest rows on the card, at most 20, to every node that may find it; 0: none (default)",
     ),
     argument("--title", metavar="TEXT", help='a title for the card, beside the name; "": none'),
-    argument("--place", metavar="TEXT", help='the place that the rows are about, in words; "": none'),
+    argument("--place", metavar="TEXT", help='the place that the rows are about, as text; "": none'),
     argument(
         "--area",
         metavar="W,S,E,N",
@@ -58,8 +58,9 @@ _DATASETS = (
         "Announce datasets and serve them: to peers of the network, and over HTTP and IPFS if the settings "
         "say so. An unpublished dataset is invisible to others. --all publishes the datasets that exist now; "
         "the setting policy.publish.datasets also publishes future ones. With --to, only members of these "
-        "networks see them: not other networks, nor anybody over HTTP, IPFS or repositories. A title, a place, an area "
-        "and a frequency are your words on the card of one dataset, until you say others or unpublish it."
+        "networks see them: not other networks, and no client over HTTP, IPFS or repositories. A "
+        "title, a place, an area "
+        "and a frequency are shown on the card of one dataset, until you change them or unpublish it."
     ),
     example="nyc.flights",
 )
@@ -86,9 +87,9 @@ def _change(session: Session, args: argparse.Namespace) -> None:
     "share",
     argument("ref", metavar="NAME"),
     argument("--with", dest="peers", nargs="+", default=(), metavar="PEER", help="a peer that may read it"),
-    argument("--revoke", nargs="+", default=(), metavar="PEER", help="a peer that may read it no longer"),
+    argument("--revoke", nargs="+", default=(), metavar="PEER", help="a peer that may no longer read it"),
     description=(
-        "Share a private dataset with some peers; for all others it does not exist. A peer is named by its id "
+        "Share a private dataset with some peers; for all other peers it does not exist. A peer is named by its id "
         "(12D3KooW…, which its odfctl status shows), its key (did:key:…), or the beginning of an id in odfctl "
         "peer list. It fetches the dataset by: odfctl mirror add DID --from THIS-PEER. A revoked peer keeps "
         "its copy. Without options: list with whom the dataset is shared."
@@ -102,7 +103,7 @@ def _share(session: Session, args: argparse.Namespace) -> None:
 
 def _share_text(row: wire.VisibilityView) -> str:
     if row.published:
-        return f"{row.name} is published: everybody may have it"
+        return f"{row.name} is published: every node may copy it"
     if not row.shared_with:
         return f"{row.name} is private: shared with no peer"
     return "\n".join([f"{row.name}, {row.id}, is shared with", *(f"  {peer}" for peer in row.shared_with)])
@@ -201,9 +202,11 @@ def _list(session: Session, _: argparse.Namespace) -> None:
     "withdraw",
     REF,
     help="remove a dataset from this node's Kubo",
-    description="Remove a dataset from this node's Kubo; Kubo's collector frees the disk. Copies of others stay.",
+    description="Remove a dataset from this node's Kubo; Kubo's collector frees the disk. Copies of other nodes stay.",
     example="nyc.flights",
 )
 def _withdraw(session: Session, args: argparse.Namespace) -> None:
     gone = session.client.do(calls.publications_withdraw(args.ref))
-    session.answer(gone, lambda row: f"{row.ref} was taken from our Kubo; its name is found until {row.expires}")
+    session.answer(
+        gone, lambda row: f"{row.ref} was removed from this node's Kubo; its name resolves until {row.expires}"
+    )

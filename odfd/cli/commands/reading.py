@@ -105,9 +105,10 @@ def doubt_of(dataset: wire.DatasetView) -> str | None:
     rely = dataset.rely_on
     if rely is None or rely.blocks >= dataset.blocks:
         return None
-    known = f"rely on the first {rely.blocks}" if rely.blocks else "rely on none"
+    known = f"the first {rely.blocks}" if rely.blocks else "none"
     why = f" ({rely.fact})" if rely.fact else ""
-    return f"Of its {formatting.plural(dataset.blocks, 'block')} {known}{why}: odfctl trust show {dataset.name}"
+    blocks = formatting.plural(dataset.blocks, "block")
+    return f"Reach for use: {known} of {blocks}{why}: odfctl trust show {dataset.name}"
 
 
 def _rows(records: wire.Records) -> str:

@@ -31,7 +31,7 @@ _NUMBER = argument("number", type=int, metavar="N", help="of the rendition")
 @rendition.add(
     "create",
     REF,
-    argument("--from", dest="origin", default="raw", choices=("raw", "snapshot"), help="what it is made of (raw)"),
+    argument("--from", dest="origin", default="raw", choices=("raw", "snapshot"), help="what it is made from (raw)"),
     argument("--shards", type=int, metavar="N", help="chains that its rows are in (as now)"),
     argument("--by", metavar="COLUMN,…", help="columns whose hash decides the shard of a row"),
     _ID,
@@ -52,13 +52,13 @@ def _create(session: Session, args: argparse.Namespace) -> None:
     "handover",
     REF,
     _NUMBER,
-    argument("--at", metavar="TIME", help="not before this time, which must have come"),
+    argument("--at", metavar="TIME", help="not before this time, which must not be in the future"),
     argument("--difference", action="store_true", help="keep what differs, so that no reader compares all rows"),
     _ID,
     help="make a rendition the active one",
-    description="Make a rendition the active one, at one time: the name means it from then on, and what comes in goes"
-    " to it. The one before is called NAME.rN, and can be handed back to for an hour; its data is deleted after a week,"
-    " unless a reader holds it.",
+    description="Make a rendition the active one, at one time: from then on the name means it, and new rows are added"
+    " to it. The former one is called NAME.rN, and can become active again for an hour; its data is deleted after a"
+    " week, unless a reader holds it.",
     example="nyc.flights 1",
 )
 def _handover(session: Session, args: argparse.Namespace) -> None:

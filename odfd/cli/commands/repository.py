@@ -18,7 +18,7 @@ from odfd.resources import registry
 commands = Commands()
 repo = commands.group(
     "repo",
-    description="A repository is a folder here, in a bucket, on a web site, an SFTP server or IPFS. It has many "
+    description="A repository is a folder here, in a bucket, on a web server, an SFTP server or IPFS. It has many "
     "datasets in the ODF layout, each in a folder of its name. odfctl push NAME --to REPO writes to it, "
     "odfctl pull REPO/NAME reads from it.",
     example="add archive file:///srv/odf",
@@ -67,7 +67,7 @@ def _list(session: Session, _: argparse.Namespace) -> None:
 )
 def _remove(session: Session, args: argparse.Namespace) -> None:
     gone = session.client.do(calls.resources_delete(registry.REPOSITORY, args.name))
-    session.answer(gone, lambda row: f"{row.name} is known no longer; what lies at {row.spec['url']} stays")
+    session.answer(gone, lambda row: f"{row.name} is no longer known; the data at {row.spec['url']} stays")
 
 
 @commands.add(
@@ -80,12 +80,12 @@ def _remove(session: Session, args: argparse.Namespace) -> None:
     argument(
         "--private",
         action="store_true",
-        help="also unpublished datasets: everybody who can read the repository can read them then",
+        help="also unpublished datasets: every reader of the repository can then read them",
     ),
     description="Push datasets to a repository: first new objects, then blocks, then the head, which is replaced only "
     "if no other push replaced it meanwhile. An interrupted push resumes where it stopped.",
     epilog="example:  odfctl push nyc.flights --to archive\n\n"
-    "exit code 4: a dataset is private, or the place is not written",
+    "exit code 4: a dataset is private, or the repository is not written",
 )
 def _push(session: Session, args: argparse.Namespace) -> int:
     if bool(args.refs) == args.all:

@@ -267,7 +267,7 @@ def _describe(session: Session, args: argparse.Namespace) -> None:
                 raise
             card = session.client.do(calls.search_card(args.name))
             session.answer(card, details.card)
-            session.remark(f"it is not here, and this is what its publisher tells of it: odfctl mirror add {args.name}")
+            session.remark(f"it is not here; this is its publisher's card: odfctl mirror add {args.name}")
         else:
             session.answer(detail, details.dataset)
     else:
@@ -304,7 +304,7 @@ def _parse_ref(ref: str) -> tuple[Registration, str]:
     "adopt",
     argument("ref", metavar="DID|NAME"),
     argument("name", nargs="?", metavar="NEW_NAME"),
-    description="Take back a deleted dataset whose data was kept: odfctl get unmanaged lists them. It is private, and "
+    description="Restore a deleted dataset whose data was kept: odfctl get unmanaged lists them. It is private, and "
     "has the name that it had unless NEW_NAME is given.",
     example="nyc.flights",
 )

@@ -21,8 +21,8 @@ from odfd.errors import ExitCode, Usage
 from odfd.usage import how_many
 
 _EPOCH = (
-    " The rewrite begins an epoch, which the dataset's root keys sign, so that mirrors can tell it from a "
-    "lie; their policy.rewrite.follow says whether they follow. Datasets that were derived from dropped "
+    " The rewrite begins an epoch, which the dataset's root keys sign, so that mirrors can distinguish it from a "
+    "forgery; their policy.rewrite.follow says whether they follow. Datasets that were derived from dropped "
     "blocks have to be derived again."
 )
 
@@ -61,7 +61,7 @@ def _reset(session: Session, args: argparse.Namespace) -> int:
     argument("--max-slice-rows", type=how_many, metavar="N", help="maximum records of a merged slice (10000)"),
     argument("--keep-metadata-only", action="store_true", help="drop all records, keep all other blocks"),
     *_CARE,
-    description="Merge consecutive slices of a root dataset into larger ones; every record stays as it is. With "
+    description="Merge consecutive slices of a source dataset into larger ones; every record stays as it is. With "
     "--keep-metadata-only all records are dropped; the next pull computes a derived dataset again." + _EPOCH,
     example="nyc.flights --max-slice-rows 1000000",
 )
@@ -103,7 +103,7 @@ def _given_up(plan: wire.RewriteResult) -> str:
     """Returns the question whether to carry out a plan that drops records."""
     count = plan.before - plan.kept
     first = f"block #{plan.kept}" if count == 1 else f"{count:,} blocks from #{plan.kept} on"
-    return f"Give up {first} of {plan.ref}, with {'its' if count == 1 else 'their'} records?"
+    return f"Drop {first} of {plan.ref}, with {'its' if count == 1 else 'their'} records?"
 
 
 def rewrite_text(done: wire.RewriteResult) -> str:

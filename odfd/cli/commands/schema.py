@@ -26,12 +26,12 @@ _FORM: Final = "odfctl schema alter NAME add 'city STRING' | widen 'n BIGINT' | 
     argument("words", nargs="*", metavar="…", help=argparse.SUPPRESS),
     description="Print the columns of a dataset and their types. With -o yaml, also its DataSchema manifest.\n\n"
     f"{_FORM}\n\n"
-    "Alters the columns of a root: odfctl schema alter -h",
+    "Alters the columns of a source dataset: odfctl schema alter -h",
     example="nyc.flights",
 )
 def _schema(session: Session, args: argparse.Namespace) -> int:
     if args.words:
-        raise Usage("odfctl schema NAME shows columns, and takes no more words", hint=_FORM)
+        raise Usage("odfctl schema NAME shows columns, and takes no other argument", hint=_FORM)
     schema = session.client.do(calls.datasets_schema(args.ref))
     session.answer(schema, lambda value: schema_table(value.fields))
     return ExitCode.OK
@@ -47,14 +47,14 @@ def _schema(session: Session, args: argparse.Namespace) -> int:
     argument("--computed", action="store_true", help="of add: the query computes the columns, files do not have them"),
     argument("-y", "--yes", action="store_true", help="do it; without it the plan is shown and nothing changes"),
     description=f"{_FORM}\n\n"
-    "Alters the columns of a root. Optional columns are added to it, and to the read step of its sources.\n"
-    "What a chain cannot say (another name, a wider type, a column less) is so in what is derived: --as NAME.",
+    "Alters the columns of a source dataset. Optional columns are added to it, and to the read step of its sources.\n"
+    "For changes that a chain cannot have (another name, a wider type, a column less) --as NAME derives a dataset.",
     example="nyc.flights add 'gate STRING' 'taxi_minutes INT' --yes\n"
     "nyc.flights rename dest destination --as nyc.flights.v2 --yes",
 )
 def _alter(session: Session, args: argparse.Namespace) -> int:
     if args.action not in _ACTIONS or not args.columns:
-        raise Usage(f"what is to be altered: {', '.join(_ACTIONS)}, and columns", hint=_FORM)
+        raise Usage(f"name a change ({', '.join(_ACTIONS)}) and columns", hint=_FORM)
     request = wire.AlterSchemaRequest(
         action=args.action,
         columns=tuple(args.columns),
@@ -76,7 +76,7 @@ def plan_text(done: wire.AlterSchemaResult) -> str:
     is_done = done.outcome == "altered"
     if done.manifest is not None:
         columns = schema_table(done.columns)
-        said = f"{done.ref} stays as it is; what is derived from it would have\n{columns}"
+        said = f"{done.ref} stays as it is; the dataset derived from it would have\n{columns}"
         return f"{_course(done)}\n{said}\n\n{done.manifest.rstrip()}"
     names = ", ".join(f"{column.name} {column.type}" for column in done.added)
     records = formatting.plural(done.records, "record")

@@ -38,14 +38,14 @@ _AGAIN: Final = 0.25
         action="append",
         default=[],
         metavar="WORD",
-        help="with this standing here: announced, chain, data, observed, attested, reproduced, accused, refuted, "
+        help="with this trust level here: announced, chain, data, observed, attested, reproduced, accused, refuted, "
         "forked or damaged; several times: with one of these",
     ),
     argument("--wait", metavar="SPAN", help="repeat the search for this long until something is found: 30s, 1m"),
     argument("--limit", type=how_many, default=20, metavar="N", help="maximum number of results (20)"),
     description="Find datasets in the network by their cards: name, title, place, keywords, description, columns. "
-    "Datasets on which this node relies most come first, then those that peers in most subnets serve; the "
-    "publisher's own words do not count. odfctl describe dataset did:odf:… shows a dataset before you mirror it.",
+    "Datasets with the highest trust level here come first, then those that peers in most subnets serve; the "
+    "publisher's own claims do not count. odfctl describe dataset did:odf:… shows a dataset before you mirror it.",
     example="air quality --license CC-BY-4.0 --since 30d",
 )
 def _search(session: Session, args: argparse.Namespace) -> None:
@@ -87,7 +87,7 @@ def _search(session: Session, args: argparse.Namespace) -> None:
     session.remark(f"{len(found.found)} of {formatting.plural(found.cards, 'card')}{more}")
     if not found.cards:
         session.remark(
-            "no card is known here: one comes for each published dataset within a minute of joining a network "
+            "no card is known here: those of published datasets arrive within a minute of joining a network "
             "(--wait 1m waits for it; odfctl network list, odfctl peer list)"
         )
 

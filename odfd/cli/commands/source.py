@@ -50,7 +50,7 @@ def _push(session: Session, args: argparse.Namespace) -> None:
 def _receipt(row: wire.PushReceipt) -> str:
     counted = formatting.plural(row.records, "record")
     if row.repeated:
-        return f"push #{row.number} of {row.source} came before, with {counted}"
+        return f"push #{row.number} of {row.source} was received before, with {counted}"
     lasts = "" if row.durable else "; it may be lost until a dataset takes it"
     return f"push #{row.number} of {row.source}: {counted}, {formatting.size(row.bytes)}{lasts}"
 
@@ -76,7 +76,7 @@ def _view(row: wire.EndpointView) -> str:
     "drop",
     _NAME,
     argument("number", nargs="?", type=int, metavar="NUMBER", help="of the push"),
-    argument("--all", action="store_true", help="drop all that waits"),
+    argument("--all", action="store_true", help="drop all waiting pushes"),
     help="drop a push that no dataset can take",
     description="Drop a push that waits, such as one that a dataset cannot take, or all of them. No dataset gets its "
     "records.",
@@ -116,8 +116,8 @@ def _show_gap(session: Session, args: argparse.Namespace) -> int:
     argument("name", metavar="GAP", nargs="?", help="name of the gap (default: that which is shown, and confirmed)"),
     YES,
     help="continue without it",
-    description="Say what is lost, and continue without it. Refused if nothing is lost, or something else than the name"
-    " says. Repeated, it has one effect.",
+    description="Accept that data is lost, and continue without it. The chain states the loss. Refused if no data is"
+    " lost, or other data than the name says. Repeated, it has one effect.",
     example="nyc.flights 3f0c9b7a61d2e845",
 )
 def _accept(session: Session, args: argparse.Namespace) -> None:
@@ -142,7 +142,7 @@ def _count(row: wire.GapView) -> str:
 
 def _gap_text(row: wire.GapView) -> str:
     if row.name is None:
-        return f"the source of {row.dataset} has all that was not taken"
+        return f"the source of {row.dataset} has no gap"
     said = (
         f"accepted at {row.time}"
         if row.accepted
@@ -162,9 +162,9 @@ _LOST = (
 
 raw = commands.group(
     "raw",
-    description="Captures are the bytes of a dataset's source as they came. Each is stored in one transaction with "
+    description="Captures are the bytes of a dataset's source as received. Each is stored in one transaction with "
     "the time and the blocks that were made from it, so that the blocks can be computed from it again, "
-    "exactly. They are made while the dataset has the annotation keepRaw: true, or the Source it takes from says so.",
+    "exactly. They are made while the dataset has the annotation keepRaw: true, or its Source has spec.keepRaw: true.",
     hint="odfctl annotate dataset NAME keepRaw=true  keeps bytes from then on, and keepRaw-  ends it",
     example="list nyc.flights",
 )
@@ -175,7 +175,7 @@ def _list(session: Session, args: argparse.Namespace) -> None:
     answer = session.client.do(calls.raw_show(args.ref))
     session.answer(answer, lambda row: render(_CAPTURES, row.captures))
     row = answer.value
-    session.remark(f"{_total(row)}; " + ("more are kept as they come" if row.keeping else "no more are kept"))
+    session.remark(f"{_total(row)}; " + ("new ones are kept" if row.keeping else "new ones are not kept"))
 
 
 @raw.add(
@@ -195,24 +195,25 @@ def _replay(session: Session, args: argparse.Namespace) -> int:
 @raw.add(
     "bind",
     REF,
-    help="write captures to a dataset that others may have",
-    description="Write captures to the dataset REF.raw, each at its time, with the bytes as linked objects. It begins "
-    "private; published or shared, it lets others decode the bytes again. Repeated, it appends what is new.",
+    help="write captures to a dataset that can be published",
+    description="Write captures to the dataset REF.raw, each at its time, with the bytes as linked objects. It is "
+    "private at first; published or shared, it lets other nodes decode the bytes again. Repeated, it appends new ones.",
     example="nyc.flights",
 )
 def _bind(session: Session, args: argparse.Namespace) -> None:
     done = submit(session, calls.raw_bind(args.ref), wire.RawChainView)
     session.answer(done, _bind_text)
-    session.remark(f"{session.again} publish {done.value.chain} shows the bytes to everybody")
+    session.remark(f"{session.again} publish {done.value.chain} shows the bytes to every node")
 
 
 @raw.add(
     "attest",
     REF,
-    argument("chain", metavar="CHAIN", help="the dataset of its captures, which is to be here with all data"),
-    help="decode the bytes of another node's root again, and sign what was found",
-    description="Decode the captures of another node's root again, as its declaration says, compare them with its "
-    "blocks, and sign the result for each: decoded or decodes-otherwise. Commands and images of the declaration "
+    argument("chain", metavar="CHAIN", help="the dataset of its captures, which must be here with all data"),
+    help="decode the captures of another node's source dataset again, and sign the results",
+    description="Decode the captures of another node's source dataset again, as its declaration says, compare the "
+    "rows with its blocks, and sign the result for each: decoded or decodes-otherwise. Commands and "
+    "images of the declaration "
     "do not run. Ends with 1 if a transaction differs.",
     example="their.flights their.flights.raw",
 )
@@ -235,9 +236,9 @@ def _drop_captures(session: Session, args: argparse.Namespace) -> None:
     if not args.yes:
         kept = session.client.do(calls.raw_show(args.ref)).value
         if kept.count:
-            confirm(f"Forget {_total(kept)} of {args.ref}?", f"the bytes of {args.ref} are kept")
+            confirm(f"Delete {_total(kept)} of {args.ref}?", f"the bytes of {args.ref} are kept")
     answer = session.client.do(calls.raw_drop(args.ref))
-    session.answer(answer, lambda row: f"nothing is kept of the source of {row.dataset}; odfctl gc frees the bytes")
+    session.answer(answer, lambda row: f"the captures of {row.dataset} are deleted; odfctl gc frees the bytes")
 
 
 def _total(row: wire.RawView) -> str:

@@ -59,7 +59,7 @@ commands = Commands()
 @commands.add(
     "support",
     argument("file", metavar="FILE", type=Path, help="a new .tar.gz"),
-    description="Write an archive for those who help you: status, probes, settings, tasks, events, and names and "
+    description="Write an archive for support: status, probes, settings, tasks, events, and names and "
     "states of datasets, mirrors, flows and peers. It has no data, no blocks and no keys, and secrets are "
     "masked. It does name private datasets and addresses of peers: look at it before you send it.",
     example="alice.tar.gz",

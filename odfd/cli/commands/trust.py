@@ -28,7 +28,7 @@ from odfd.resources import registry
 commands = Commands()
 trust = commands.group(
     "trust",
-    description="What is known of a dataset, by whom, and what this node's policy makes of it.",
+    description="The statements about a dataset, their signers, and the result of this node's policy.",
     example="show nyc.flights.delays",
 )
 
@@ -82,12 +82,12 @@ def _evidence(session: Session, args: argparse.Namespace) -> None:
     ),
     help="run the step of a bundle, or the query of a proven answer, again (†)",
     description=(
-        "Check a bundle by the file alone: signatures, hashes and links, and a second run of the accused step "
-        "on this machine's engine, without daemon and network. Ends with 0 when the lie is confirmed, 1 when "
-        "the step is right, 5 when the bundle is invalid or incomplete, 7 when this machine cannot tell.\n\n"
+        "Check a bundle from the file alone: signatures, hashes and links, and a second run of the accused step "
+        "on this machine's engine, without daemon and network. Ends with 0 when the accusation is confirmed, 1 when "
+        "the step is right, 5 when the bundle is invalid or incomplete, 7 when this machine cannot decide.\n\n"
         "For an answer (odfctl sql --prove FILE), the query runs again on the same blocks: of the daemon's "
         "datasets, or with --from of folders, without a daemon. Ends with 0 for the same rows, 1 for others, "
-        "7 when this machine cannot tell."
+        "7 when this machine cannot decide."
     ),
     example="lie.odfe\nanswer.json --from ./weather",
 )
@@ -101,8 +101,8 @@ def _recheck(session: Session, args: argparse.Namespace) -> int:
     "resolve",
     REF,
     OneOf(
-        argument("--follow", metavar="HASH", help="rely on the history up to this block; or a version's id"),
-        argument("--abandon", action="store_true", help="accept no more blocks of it"),
+        argument("--follow", metavar="HASH", help="use the history up to this block; or a version's id"),
+        argument("--abandon", action="store_true", help="accept no further blocks of it"),
     ),
     help="choose which history to follow, or none, where no rule decides",
     description=(
@@ -118,7 +118,9 @@ def _resolve(session: Session, args: argparse.Namespace) -> None:
     session.answer(done, lambda made: "\n".join(f"{made.ref}: {clean(settle, 200)}" for settle in made.settles))
 
 
-validator = trust.group("validator", help="whose verdicts count", example="add did:key:z6Mk… --group uni-graz")
+validator = trust.group(
+    "validator", help="validators whose verdicts count", example="add did:key:z6Mk… --group uni-graz"
+)
 
 
 @validator.add(
@@ -137,7 +139,7 @@ def _add(session: Session, args: argparse.Namespace) -> None:
 @validator.add("remove", argument("key", metavar="DID"), help="remove a validator", example="did:key:z6Mk…")
 def _remove(session: Session, args: argparse.Namespace) -> None:
     gone = session.client.do(calls.resources_delete(registry.VALIDATOR, args.key))
-    session.answer(gone, lambda row: f"{row.spec['did']} counts no longer")
+    session.answer(gone, lambda row: f"{row.spec['did']} no longer counts")
 
 
 @validator.add(
@@ -177,7 +179,7 @@ trust.include(authority.commands)
     ),
     help="let keys sign again after their signing journals were lost",
     description=(
-        "A key that does not know what it has signed could contradict itself, which others can prove. When "
+        "A key that does not know what it has signed could contradict itself, which other nodes can prove. When "
         "its journal (keys/*.journal) is lost, the node asks connected peers what they have seen of it. Only "
         "listed validators and witnesses count: the node signs again by itself after answers of more groups "
         "than may be faulty, this command after one. Signed blocks that are missing here have to be fetched "
@@ -245,7 +247,7 @@ def _publish(session: Session, args: argparse.Namespace) -> None:
     "accept",
     argument("sid", metavar="ID"),
     help="accept the network's whole policy on this node",
-    description="Accept the rules that trust policy show lists as waiting: they ask for less, or count others.",
+    description="Accept the rules that trust policy show lists as waiting: they require less, or count other keys.",
     example="f1620a1b2…",
 )
 def _accept(session: Session, args: argparse.Namespace) -> None:

@@ -77,7 +77,7 @@ def doubt_of(view: wire.DatasetView) -> str:
         return ""
     relied = 0 if view.rely_on is None else view.rely_on.blocks
     return (
-        f"its bytes are as published, but {_DOUBTED[view.state]}: this node relies on {relied} of"
+        f"its bytes are as published, but {_DOUBTED[view.state]}: this node uses {relied} of"
         f" {formatting.plural(view.blocks, 'block')}; odfctl trust show {view.name} says why"
     )
 
@@ -112,9 +112,7 @@ def report_text(report: wire.VerifyReport) -> str:
         lines.append(f"  the data of {formatting.plural(coming, 'slice')} is on its way here, and not checked yet")
     if rule := checked.portal:
         lines.append(f"  a portal: all rows were checked against its rule, {clean(rule, 300)}")
-        lines.append(
-            "  what they were made of is private, and was not checked: odfctl describe dataset tells who has seen it"
-        )
+        lines.append("  its private input was not checked: odfctl describe dataset counts the auditors that checked it")
     for failure in report.failures:
         number = failure.block.sequence_number
         head = f"  #{number}" if number is not None else "  -"

@@ -189,7 +189,7 @@ def text(view: dict[str, Any]) -> str:
 _SAYING: Final = {
     "confirmed": "The same rows come of the same blocks here.",
     "refuted": "Other rows come of the same blocks here.",
-    "unable": "This machine cannot tell.",
+    "unable": "This machine cannot decide.",
 }
 
 
@@ -235,7 +235,7 @@ def _check_files(folder: Path, named: Any, predicate: AnswerStatement) -> None:
     assert hasher is not None
     if str(hasher.finish()) != predicate.logical_hash:
         raise Invalid(
-            "the rows in the files are not those that were signed", rule="query-prove", hint="get the files anew"
+            "the rows in the files are not those that were signed", rule="query-prove", hint="fetch the files again"
         )
 
 

@@ -139,7 +139,7 @@ def _beside(block: Block) -> dict[str, Any]:
 def _text(detail: dict[str, Any]) -> str:
     head = f"# {detail['hash']}\n# {detail['size']:,} bytes, manifest version {detail['manifestVersion']}\n"
     if (epoch := detail.get("formerEpoch")) is not None:
-        head += f"# of the history of epoch {epoch}, which a later one gave up\n"
+        head += f"# of the history of epoch {epoch}, which a later one dropped\n"
     if unknown := detail.get("unknownFields"):
         head += f"# of a newer schema, not shown: {', '.join(unknown)}\n"
     return head + render_yaml({name: detail[name] for name in ("kind", "version", "content")})

@@ -34,8 +34,9 @@ commands = Commands()
         help="where the manifests are written (sources.yaml); - prints them",
     ),
     REPLACE,
-    description="Read a DCAT feed in JSON-LD and write a manifest for each of its datasets: a root that polls a file "
-    "of the web, or a mirror of a dataset of Open Data Fabric (†: no daemon needed). Nothing that the feed names is "
+    description="Read a DCAT feed in JSON-LD and write a manifest for each of its datasets: a source "
+    "dataset that polls a web "
+    "file, or a mirror of a dataset of Open Data Fabric (†: no daemon needed). Nothing that the feed names is "
     "fetched. Look at the manifests, then apply them.",
     epilog="example:  odfctl catalog https://data.example/catalog.jsonld\n          odfctl apply -f sources.yaml",
 )

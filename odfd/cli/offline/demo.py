@@ -36,7 +36,7 @@ START_SECONDS: Final = 60
 LOOK_SECONDS: Final = 0.1
 LOG: Final = "odfd.log"
 SHOWN: Final = """The demo's node runs: Carol's, as it was when two of her three validators had refuted a dataset.
-Open its page, and find out why nyc.flights.bad may not be relied on (the address works once, for {seconds} s):
+Open its web UI, and find out why nyc.flights.bad may not be used (the address works once, for {seconds} s):
 
   {url}
 
@@ -53,7 +53,8 @@ commands = Commands()
     "demo",
     argument("--folder", metavar="DIR", help="a new folder for the node, which stays (one that is removed)"),
     argument("--from", dest="source", metavar="DIR", help=f"the recorded node ({RECORDED})"),
-    description="Run the recorded node of the demo, print the address of its page, and end it with Ctrl+C. It needs no "
+    description="Run the recorded node of the demo, print the address of its web UI, and end it with "
+    "Ctrl+C. It needs no "
     "engine, no network and no other node of this machine. A publisher in it lied, and validators found it out.",
     example="--folder ./carol",
 )

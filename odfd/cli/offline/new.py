@@ -43,7 +43,7 @@ commands = Commands()
     argument("--shards", type=int, metavar="N", help="divide the rows among N chains, 2 to 64"),
     argument("--by", metavar="COLUMN,…", help="columns whose hash decides the shard of a row"),
     description=(
-        "Look into a file, or at a URL, and write the manifest of a root dataset for it (†: no daemon "
+        "Look into a file, or at a URL, and write the manifest of a source dataset for it (†: no daemon "
         "needed). Guesses are marked by comments in it. A file is pushed, a URL is polled."
     ),
     epilog=(

@@ -37,7 +37,7 @@ _SAYING: Final = {
     "confirmed": "The published step is wrong; its publisher signed it.",
     "refuted": "The published step is right: the author of this bundle accuses wrongly.",
     "incomplete": "The file does not hold what the step reads, so nothing was decided.",
-    "unable": "This machine cannot tell.",
+    "unable": "This machine cannot decide.",
 }
 
 
@@ -109,7 +109,7 @@ def _proof_text(view: dict[str, Any]) -> str:
     who = ", ".join(formatting.identity(key) for key in view["accused"])
     where = formatting.identity(view["dataset"])
     if view["sequenceNumber"] is None:
-        return f"confirmed   {view['kind']} on {where}\n  {who} signed two statements that exclude each other."
+        return f"confirmed   {view['kind']} on {where}\n  {who} signed two statements that contradict each other."
     return f"confirmed   {view['kind']} of {where} at #{view['sequenceNumber']}\n  {who} signed two histories."
 
 

@@ -42,7 +42,7 @@ def read_value() -> str:
     except UnicodeDecodeError as error:
         raise Invalid("the value is no text in UTF-8", rule="set-limit", hint="encode it, as with base64") from error
     if len(text.encode()) > MAX_VALUE_BYTES:
-        raise Invalid("the value is larger than 64 KiB", rule="set-limit", hint="keep it in a file, and its place here")
+        raise Invalid("the value is larger than 64 KiB", rule="set-limit", hint="keep it in a file, and its path here")
     if not text:
         raise Invalid("there is no value on standard input", rule="set-limit", hint="odfctl secret seal SET KEY < FILE")
     return text

@@ -146,7 +146,7 @@ def remarks_of(head: wire.QueryHead, rows: int) -> list[str]:
     for standing in head.standings:
         if standing.blocks < standing.of:
             lines.append(
-                f"Of {standing.name} rely on {standing.blocks} of {formatting.plural(standing.of, 'block')} "
+                f"Reach of {standing.name} for use: {standing.blocks} of {formatting.plural(standing.of, 'block')} "
                 f"({standing.fact}): odfctl trust show {standing.name}"
             )
     lines += [

@@ -38,7 +38,7 @@ class TransactionRuns:
         view = kinds.dataset_view(client, ref)
         if view.kind == "root":
             raise Invalid(
-                f"{view.name} is a root: nothing derives it", rule="lineage-events",
+                f"{view.name} is a source dataset: nothing derives it", rule="lineage-events",
                 hint=f"odfctl lineage {view.name} names what is derived from it",
             )  # fmt: skip
         graph = client.do(calls.lineage_graph(ref)).value

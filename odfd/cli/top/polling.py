@@ -18,10 +18,10 @@ SECOND: Final = 1e9
 SELDOM: Final = 10.0
 """Seconds between two requests whose cost grows with the number of datasets."""
 TROUBLED: Final = {
-    "refuted": "what it says of its computation is not what comes out of it",
-    "accused": "a validator found that its computation gives something else",
+    "refuted": "running its transform again gives another result",
+    "accused": "a validator ran its transform again and got another result",
     "forked": "its key signed two histories",
-    "damaged": "what lies on this disk is not what was written",
+    "damaged": "the data on this disk is not what was written",
     "refused": "its publisher signed a block that breaks a rule",
     "unsigned": "its head has no signature",
 }

@@ -14,7 +14,7 @@ from odfd.control.wire.value import Problem, Request, Value
 
 
 class Reliance(Value, frozen=True, kw_only=True):
-    """How far a dataset may be relied on for use: blocks ``0 .. blocks-1``, and by which fact."""
+    """The reach of a dataset for use: blocks ``0 .. blocks-1``, and the fact on which it rests."""
 
     blocks: int
     fact: str = ""
@@ -278,7 +278,7 @@ class Records(Value, frozen=True, kw_only=True):
     columns: tuple[Column, ...]
     rows: tuple[tuple[Any, ...], ...]
     dataset: DatasetView | None = None
-    """The dataset of the rows, with how far it may be relied on."""
+    """The dataset of the rows, with its reach for use."""
 
 
 class Schema(Value, frozen=True, kw_only=True):
@@ -387,7 +387,7 @@ class WatermarkRequest(Request, frozen=True, kw_only=True):
 
 
 class CorrectRequest(Request, frozen=True, kw_only=True):
-    """A row of a ledger to be changed or retracted. Values are texts, parsed as their columns' types."""
+    """A row to change or retract, with the ledger strategy. Values are texts, parsed as their columns' types."""
 
     key: dict[str, str]
     """Values of all columns of the primary key; of others too, if several rows have the key."""

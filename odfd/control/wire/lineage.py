@@ -17,7 +17,7 @@ class LineageRequest(Request, frozen=True, kw_only=True):
 
 
 class LineageStep(Value, frozen=True, kw_only=True):
-    """An operator between an input and the result, with its place in the SQL."""
+    """An operator between an input and the result, with its position in the SQL."""
 
     operator: str
     detail: str
@@ -51,7 +51,7 @@ class LineageRow(Value, frozen=True, kw_only=True):
 
 
 class LineageOrigin(Value, frozen=True, kw_only=True):
-    """The source that a root's block was ingested from."""
+    """The source from which a block of a source dataset was ingested."""
 
     kind: Literal["polling", "push"]
     name: str = ""
@@ -93,7 +93,7 @@ class LineageRecord(Value, frozen=True, kw_only=True):
 class Lineage(Value, frozen=True, kw_only=True):
     """The result of the task ``lineage``. Each record occurs once, the requested one first, inputs after their outputs.
 
-    A row whose record does not stand here was not followed: the answer was long enough.
+    A row whose record is not listed was not followed: the answer reached its limit.
     """
 
     ref: str

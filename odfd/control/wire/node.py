@@ -126,7 +126,7 @@ class Status(Value, frozen=True, kw_only=True):
 
 
 class PageAddress(Value, frozen=True, kw_only=True):
-    """The address of the node's page for a browser of this machine."""
+    """The address of the node's web UI for a browser of this machine."""
 
     url: str
     """URL with a token for one session; its first user may do everything that the page does."""
@@ -185,7 +185,7 @@ class BackfillRequest(Request, frozen=True, kw_only=True):
 
 
 class BackfillView(Value, frozen=True, kw_only=True):
-    """The times of a range that a flow will make up for, one run each."""
+    """The past times of a range that a flow will run for, one run each."""
 
     flow: str
     times: int

@@ -12,7 +12,7 @@ _SHOWN: Final = 19
 
 
 class UnheldPin(Value, frozen=True, kw_only=True):
-    """Blocks of transforms that nobody who counts here ran again on the engine that they pin, as it is not here."""
+    """Blocks of transforms that no listed validator ran again on the engine that they pin, as it is not here."""
 
     first: int
     last: int
@@ -23,8 +23,8 @@ class UnheldPin(Value, frozen=True, kw_only=True):
     def text(self) -> str:
         blocks = f"#{self.first}" if self.first == self.last else f"#{self.first}-#{self.last}"
         if self.digest is None:
-            return f"{blocks} pinned to no engine: nobody can be held to what they say"
-        return f"{blocks} pinned to {_short(self.digest)}: nobody here has this engine"
+            return f"{blocks} pinned to no engine: no verdict is possible"
+        return f"{blocks} pinned to {_short(self.digest)}: this engine is not available"
 
 
 def _short(digest: str) -> str:

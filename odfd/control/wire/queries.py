@@ -98,7 +98,7 @@ class SlicesEnd(Value, frozen=True, kw_only=True):
 
 
 class ReadStanding(Value, frozen=True, kw_only=True):
-    """How far the data read of a dataset may be relied on."""
+    """The trust level and reach of the data read of a dataset."""
 
     name: str
     fact: str

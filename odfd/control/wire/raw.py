@@ -9,7 +9,7 @@ from odfd.control.wire.value import Request, Value
 
 
 class CapturedFileView(Value, frozen=True, kw_only=True):
-    """A file as it came from a source."""
+    """A file as received from a source."""
 
     name: str
     object: str
@@ -70,7 +70,7 @@ class RawReplayResult(Value, frozen=True, kw_only=True):
 
 
 class RawChainView(Value, frozen=True, kw_only=True):
-    """Result of the task ``bind``: the captures of a root as a dataset that others may have."""
+    """Result of the task ``bind``: the captures of a source dataset as a dataset that can be published."""
 
     ref: str
     chain: str
@@ -108,7 +108,7 @@ class RawAttestResult(Value, frozen=True, kw_only=True):
 
 
 class GapRequest(Request, frozen=True, kw_only=True):
-    """Asks what a dataset's source let go of, or that the dataset goes on without it."""
+    """Asks for the gap of a dataset's source, or accepts it, so that ingestion continues."""
 
     accept: str | None = None
     """Name of the gap that is accepted; null: nothing is accepted."""
@@ -127,7 +127,7 @@ class LostRange(Value, frozen=True, kw_only=True):
 
 
 class GapView(Value, frozen=True, kw_only=True):
-    """Names the messages that a source let go of before they were taken. Result of the task ``gap``."""
+    """Names the messages that a source deleted before they were ingested. Result of the task ``gap``."""
 
     dataset: str
     name: str | None = None
@@ -136,7 +136,7 @@ class GapView(Value, frozen=True, kw_only=True):
     lost: tuple[LostRange, ...] = ()
     count: int = 0
     accepted: bool = False
-    """Whether the dataset goes on without it."""
+    """Whether the dataset continues without it."""
     time: str | None = None
     """System time of the block that says so, once it is accepted."""
     block: str | None = None

@@ -59,7 +59,7 @@ class NetworkContact(Value, frozen=True, kw_only=True):
     """The key that signed the invitation."""
     means: str
     address_blocks: int = 0
-    """Number of address blocks of connected peers: /16 of IPv4, /32 of IPv6."""
+    """Number of subnets of connected peers: /16 of IPv4, /32 of IPv6."""
     met: dict[str, int] = msgspec.field(default_factory=dict)
     """Number of mirrored datasets by kind of first contact."""
     advice: tuple[str, ...] = ()
@@ -205,7 +205,7 @@ class Announced(Value, frozen=True, kw_only=True):
 
 
 class CardView(Value, frozen=True, kw_only=True):
-    """The publisher's description of a dataset, and how far this node relies on it."""
+    """The publisher's description of a dataset, and its trust level here."""
 
     id: str
     name: str
@@ -220,7 +220,7 @@ class CardView(Value, frozen=True, kw_only=True):
     """The key that signed the card: a writer of the dataset."""
     kind: str
     standing: str
-    """How far this node relies on it.
+    """Its trust level here.
 
     If stored here ``reproduced``, ``attested 2/3``, ``observed 1/2`` or ``data``; else ``attested 1/3`` by validators
     that count here, ``accused`` by one of them, ``forked``, or ``announced``: nobody who counts here vouches for it.
@@ -228,7 +228,7 @@ class CardView(Value, frozen=True, kw_only=True):
     peers: int = 0
     """Number of connected peers that say they serve it."""
     places: int = 0
-    """Number of address blocks of these (/16 of IPv4, /32 of IPv6): one operator may own a whole block."""
+    """Number of their subnets (/16 of IPv4, /32 of IPv6): one operator may own a whole subnet."""
     namesakes: int = 0
     """Number of other datasets with the same name at their publishers."""
     description: str = ""
@@ -283,7 +283,7 @@ class SearchRequest(Request, frozen=True, kw_only=True):
 
 
 class WithdrawnCopy(Value, frozen=True, kw_only=True):
-    """A dataset that is here, and that its publisher shows no more."""
+    """A dataset that is here, and that its publisher withdrew."""
 
     name: str
     """Its local name."""

@@ -249,7 +249,7 @@ class GraphqlRequest(Request, frozen=True, kw_only=True):
 
 
 class GraphqlAnswer(Value, frozen=True, kw_only=True, omit_defaults=True):
-    """Data, and what of it could not be had; an error has the members of a problem in its ``extensions``."""
+    """Data, and errors for the missing parts; an error has the members of a problem in its ``extensions``."""
 
     data: dict[str, Any] | None = None
     errors: tuple[dict[str, Any], ...] = ()
@@ -264,7 +264,7 @@ class PushReceipt(Value, frozen=True, kw_only=True):
     records: int
     bytes: int
     repeated: bool = False
-    """Whether it came before, with the same id; it counts once."""
+    """Whether it was received before, with the same id; it counts once."""
     durable: bool = True
     """Whether it is on disk; else it waits in a buffer that may be lost."""
 

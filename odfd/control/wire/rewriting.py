@@ -60,7 +60,7 @@ class RewriteResult(Value, frozen=True, kw_only=True):
 
 
 class AlterSchemaRequest(Request, frozen=True, kw_only=True):
-    """``add`` changes a root; the others make the manifest of a dataset derived from it, in which columns differ."""
+    """``add`` changes a source dataset; the others make the manifest of a derived dataset with other columns."""
 
     action: Literal["add", "widen", "rename", "drop"]
     columns: Annotated[tuple[str, ...], msgspec.Meta(min_length=1, max_length=10_000)]
@@ -94,7 +94,7 @@ class AlterSchemaResult(Value, frozen=True, kw_only=True):
     remarks: tuple[str, ...] = ()
     """Effects on future files and rows."""
     course: Literal["evolves", "rewrites"] = "evolves"
-    """Whether the root goes on with the change, or only another dataset can have it."""
+    """Whether the source dataset continues with the change, or only another dataset can have it."""
     course_text: str = ""
     """What that means for rows so far and rows to come, as sentences."""
     manifest: str | None = None

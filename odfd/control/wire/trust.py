@@ -92,7 +92,7 @@ class ProofReport(Value, frozen=True, kw_only=True):
 
 
 class Reach(Value, frozen=True, kw_only=True):
-    """How many blocks, from the first on, a purpose may rely on: ``3`` means blocks 0, 1 and 2; ``0`` means none."""
+    """Blocks, from the first on, within reach of a purpose: ``3`` means blocks 0, 1 and 2; ``0`` means none."""
 
     use: int
     serve: int
@@ -218,14 +218,14 @@ class EvidenceFetched(Value, frozen=True, kw_only=True):
 
 
 class ChoiceView(Value, frozen=True, kw_only=True):
-    """An option for a person: ``odfctl trust resolve REF --follow HASH``."""
+    """An option for the operator: ``odfctl trust resolve REF --follow HASH``."""
 
     hash: str
     message: str
 
 
 class DecisionView(Value, frozen=True, kw_only=True):
-    """A person's decision on a dataset of this node."""
+    """The operator's decision on a dataset of this node."""
 
     at: str
     matter: str

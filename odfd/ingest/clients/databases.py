@@ -73,7 +73,7 @@ def decode_position(text: str, cursor: Sequence[str]) -> Position:
         raise Refused(
             f"the chain is at a position by {', '.join(found)}, and the source now goes by {', '.join(cursor)}",
             rule=CURSOR_RULE,
-            hint="write the cursor as before, or begin again: `odfctl reset` takes back what was ingested",
+            hint="write the cursor as before, or begin again: `odfctl reset` drops the ingested blocks",
         )
     return found
 
@@ -164,7 +164,9 @@ class Sqlite(SourceDatabase):
             for each in ("PRAGMA trusted_schema = OFF", "PRAGMA query_only = ON", "BEGIN"):
                 self._base.execute(each)
         except sqlite3.Error as error:
-            raise Remote(f"cannot open the database: {error}", rule=RULE, hint="is it an SQLite file?") from error
+            raise Remote(
+                f"cannot open the database: {error}", rule=RULE, hint="check that it is an SQLite file"
+            ) from error
 
     def close(self) -> None:
         self._base.close()
@@ -334,7 +336,7 @@ def _mysql_column(described: Sequence[Any], values: Sequence[Any]) -> pa.Array:
         raise Invalid(
             f"column {name!r} does not fit {kind}: {error}",
             rule="column-type",
-            hint=f"say in the query what it is: cast({name} as char) as {name}",
+            hint=f"state its type in the query: cast({name} as char) as {name}",
         ) from error
 
 
@@ -450,7 +452,7 @@ def _whole_groups(found: pa.Table, cursor: Sequence[str]) -> pa.Table:
         raise Refused(
             f"a batch of {plural(found.num_rows, 'row')} has one cursor ({shown}), so nothing says which come next",
             rule=CURSOR_RULE,
-            hint="add a column to the cursor that tells them apart, like [changed, id], or raise batchRows",
+            hint="add a column to the cursor that distinguishes them, like [changed, id], or raise batchRows",
         )
     return found.slice(0, kept)
 

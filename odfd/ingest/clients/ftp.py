@@ -247,7 +247,7 @@ def fault_of(error: Exception, path: str) -> Fault:
     if isinstance(error, Fault):
         return error
     if isinstance(error, ftplib.error_perm) and code_of(error) in ("550", "553"):
-        return NotFound(f"there is no file {path!r}, or it may not be read", rule=FTP, hint="is the URL right?")
+        return NotFound(f"there is no file {path!r}, or it may not be read", rule=FTP, hint="check the URL")
     if isinstance(error, ValueError):  # from the client, for characters that would end a command
         return Invalid("user, password or path hold what no command of FTP may", rule=FTP, hint="odfctl docs sources")
     if isinstance(error, ftplib.Error):
@@ -303,11 +303,11 @@ def _entries(session: FtpSession, folder: str, most: int) -> list[tuple[str, str
         raise Refused("a name there is no UTF-8", rule=RULE, hint="rename that file, or narrow the path") from None
     except ftplib.error_perm as error:
         if code_of(error) in _MISSING:
-            raise NotFound(f"there is no folder {folder!r}", rule=FTP, hint="is the path right?") from None
+            raise NotFound(f"there is no folder {folder!r}", rule=FTP, hint="check the path") from None
         if code_of(error) not in _UNKNOWN:
             raise
         raise Refused(
-            f"the server does not list its files by MLSD ({code_of(error)}), so nothing tells what is new",
+            f"the server does not list its files by MLSD ({code_of(error)}), so it is not known what is new",
             rule=RULE,
             hint="name its files one by one, as kind: Url; or use SFTP, if the server has it",
         ) from None
@@ -321,7 +321,9 @@ def _read(line: str) -> tuple[dict[str, str], str]:
     if name in (".", ".."):
         return {"type": "cdir"}, name
     if not space or not name or _NOT_IN_NAMES.search(name):
-        raise Refused(f"the server lists {line[:120]!r}, which is no name", rule=RULE, hint="is it the right server?")
+        raise Refused(
+            f"the server lists {line[:120]!r}, which is no name", rule=RULE, hint="check that it is the right server"
+        )
     pairs = (fact.partition("=") for fact in said.split(";") if fact)
     return {key.casefold(): value for key, _, value in pairs}, name
 
@@ -334,7 +336,7 @@ def _file(key: str, facts: dict[str, str]) -> RemoteFile:
         seconds = None
     if size is None or seconds is None:
         raise Refused(
-            f"the server does not tell size and time of {key!r}", rule=RULE, hint="name its files as kind: Url"
+            f"the server does not report size and time of {key!r}", rule=RULE, hint="name its files as kind: Url"
         )
     return RemoteFile(key=key, size=int(size[0]), modified=seconds)
 
@@ -432,7 +434,7 @@ class _Transfer:
 
 def _change_fault() -> Remote:
     return Remote(
-        "the file changed while it was read, and nothing of it was kept", rule="source-changed", hint="pull again"
+        "the file changed while it was read, and no part of it was kept", rule="source-changed", hint="pull again"
     )
 
 

@@ -107,14 +107,15 @@ def starts(after: TopicPosition | None, topic: str, partitions: list[int]) -> di
         raise Refused(
             "the topic was deleted and made again: its offsets count other messages than those that were taken",
             rule=POSITION_RULE,
-            hint="read it into another dataset, or begin again: `odfctl reset` takes back what was ingested",
+            hint="read it into another dataset, or begin again: `odfctl reset` drops the ingested blocks",
         )
     if gone := sorted({int(name) for name in after.next} - set(partitions)):
         raise Refused(
             f"partition {gone[0]} of the topic, of which messages were taken, is not there any more",
             rule=POSITION_RULE,
-            hint="is it the right broker? else read it into another dataset, or begin again: `odfctl reset` takes back"
-            " what was ingested",
+            hint="check that it is the right broker; else read it into another dataset, or begin "
+            "again: `odfctl reset` drops"
+            " the ingested blocks",
         )
     return {partition: after.next.get(str(partition), 0) for partition in partitions}
 
@@ -360,14 +361,14 @@ def fault_of(error: Any, job: TopicJob) -> Fault:
     code = error.code() if isinstance(error, KafkaError) else None
     name = error.name() if isinstance(error, KafkaError) else "settings"
     if code in (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError.TOPIC_EXCEPTION):
-        return NotFound(f"there is no topic {job.topic!r}", rule=RULE, hint="is its name right?")
+        return NotFound(f"there is no topic {job.topic!r}", rule=RULE, hint="check its name")
     if code in (
         KafkaError.TOPIC_AUTHORIZATION_FAILED,
         KafkaError.SASL_AUTHENTICATION_FAILED,
         KafkaError._AUTHENTICATION,
     ):
         return Refused(
-            f"the broker refuses this node: {name}", rule="kafka-credentials", hint="user, password, rights?"
+            f"the broker refuses this node: {name}", rule="kafka-credentials", hint="check user, password and rights"
         )
     if code is None:
         return Invalid("the client does not take these settings", rule=RULE, hint="see odfctl docs sources")

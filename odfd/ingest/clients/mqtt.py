@@ -206,7 +206,7 @@ class _Session:
     def _on_connect(self, client: Any, _data: Any, flags: Any, code: Any, _properties: Any) -> None:
         if code.is_failure:
             self._fault = Refused(
-                f"the broker refuses this node: {code}", rule="mqtt-credentials", hint="user, password, rights?"
+                f"the broker refuses this node: {code}", rule="mqtt-credentials", hint="check user, password and rights"
             )
             return
         self._is_resumed, self._heard = bool(flags.session_present), time.monotonic()

@@ -50,7 +50,7 @@ async def list_files(client: asyncssh.SFTPClient, pattern: str, silence: float) 
 
 def _file(key: str, attributes: asyncssh.SFTPAttrs) -> RemoteFile:
     if attributes.size is None or attributes.mtime is None:
-        raise Refused(f"the server does not tell size and time of {key!r}", rule=SFTP, hint="list it as Url sources")
+        raise Refused(f"the server does not report size and time of {key!r}", rule=SFTP, hint="list it as Url sources")
     return RemoteFile(key=key, size=attributes.size, modified=int(attributes.mtime))
 
 
@@ -67,7 +67,9 @@ async def _entries(
         if name in (".", ".."):
             continue
         if _NOT_IN_NAMES.search(name):
-            raise Refused(f"the server lists {name!r}, which is no name", rule=SFTP, hint="is it the right server?")
+            raise Refused(
+                f"the server lists {name!r}, which is no name", rule=SFTP, hint="check that it is the right server"
+            )
         yield name, each.attrs
 
 
@@ -90,7 +92,7 @@ async def _answer(job: SftpJob) -> SftpResult:
             # An orderly end would wait for a server that does not answer.
             connection.abort()
     except asyncssh.SFTPNoSuchFile:
-        raise NotFound(f"there is no {job.path!r}", rule=SFTP, hint="is the URL right?") from None
+        raise NotFound(f"there is no {job.path!r}", rule=SFTP, hint="check the URL") from None
     except asyncssh.SFTPPermissionDenied:
         raise Refused(f"the user may not read {job.path!r}", rule=SFTP, hint="ask the server's owner") from None
     except UnicodeDecodeError:
@@ -154,7 +156,7 @@ class _Reader:
                 asyncssh.FILEXFER_TYPE_UNKNOWN,
             )
         ):
-            raise Refused(f"{path!r} is no file, or the server does not tell its size and time", rule=SFTP)
+            raise Refused(f"{path!r} is no file, or the server does not report its size and time", rule=SFTP)
         return RemoteFile(key=path.removeprefix("/"), size=found.size, modified=int(found.mtime))
 
     async def _soon(self, waited: Awaitable[T]) -> T:
@@ -163,7 +165,7 @@ class _Reader:
 
 def _change_fault() -> Remote:
     return Remote(
-        "the file changed while it was read, and nothing of it was kept", rule="source-changed", hint="pull again"
+        "the file changed while it was read, and no part of it was kept", rule="source-changed", hint="pull again"
     )
 
 

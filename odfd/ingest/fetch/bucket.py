@@ -239,7 +239,7 @@ class _Source:
 
     def _change_fault(self) -> Remote:
         return Remote(
-            f"an object of {self._step.path} changed or went while it was read, and nothing of it was kept",
+            f"an object of {self._step.path} changed or went while it was read, and no part of it was kept",
             rule="source-changed",
             hint="pull again",
         )
@@ -270,12 +270,12 @@ def _fault_of(shown: str, error: Exception) -> Fault:
     """By the store's short code: lists fail with an error of no class of its own."""
     kind = kind_of(error)
     if is_no_bucket(error):
-        return NotFound(f"{shown}: there is no such bucket", rule=_RULE, hint="is its name right?")
+        return NotFound(f"{shown}: there is no such bucket", rule=_RULE, hint="check its name")
     if kind.startswith(("401", "403")):
         return Refused(
             f"{shown} refuses this node: {kind}",
             rule="bucket-credentials",
-            hint="the right to list the bucket and to read objects is needed: are the keys of the SecretSet right?",
+            hint="the right to list the bucket and to read objects is needed: check the keys of the SecretSet",
         )
     return Remote(f"{shown} cannot be asked: {kind}", rule=_RULE, hint="try again later")
 

@@ -105,7 +105,7 @@ class ContainerSource(Source[FetchContainer, ContainerAccess]):
         if not _IMAGE.match(self.step.image):
             raise Invalid(
                 f"the image {self.step.image[:120]!r} is not named by its digest,"
-                " so it could not be known later what was run",
+                " so it would not be known later which image ran",
                 rule=RULE,
                 hint="write NAME@sha256:…, as `podman image inspect --format '{{.RepoDigests}}' NAME` shows it",
             )

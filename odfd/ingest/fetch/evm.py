@@ -231,10 +231,12 @@ class EvmNode:
                 raise RpcRefused(errors[0].code)
             return [msgspec.json.decode(answers[number].result, type=kind) for number in range(count)]
         except (msgspec.DecodeError, RecursionError, KeyError):
-            raise self._odd("an answer is not what was asked for") from None
+            raise self._odd("an answer is not to the request") from None
 
     def _odd(self, why: str) -> Remote:
-        return Remote(f"{self._shown}: {why}", rule=RULE, hint="is it a node of the chain, and has it all blocks?")
+        return Remote(
+            f"{self._shown}: {why}", rule=RULE, hint="check that it is a node of this chain, and has all blocks"
+        )
 
 
 STRIDE: Final = 100_000
@@ -265,7 +267,9 @@ class EthereumSource(Source[FetchEthereumLogs, None]):
             raise Remote(f"{url}: no logs came in time", rule=RULE, hint="ingest.fetch-seconds") from error
         except RpcRefused as error:
             raise Remote(
-                f"{url}: the node refuses with {error.code}", rule=RULE, hint="has it what is asked?"
+                f"{url}: the node refuses with {error.code}",
+                rule=RULE,
+                hint="check that the node has the requested data",
             ) from None
 
     def check(self, settings: IngestSettings) -> None:

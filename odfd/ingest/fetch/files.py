@@ -309,7 +309,7 @@ async def left_alone(local: Local | None, settings: IngestSettings, now: Callabl
 async def check_unchanged(local: Local | None, names: Sequence[str]) -> None:
     """Raises Remote if a file was written to since it was fetched; never for ``None``, a copy of our own."""
     if local is not None and not await trio.to_thread.run_sync(local.is_unchanged):
-        text = f"{', '.join(names)} changed while it was read, and nothing of it was kept"
+        text = f"{', '.join(names)} changed while it was read, and no part of it was kept"
         raise Remote(text, rule="source-changed", hint="pull again when it is whole")
 
 

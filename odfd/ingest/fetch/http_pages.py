@@ -97,7 +97,8 @@ class HttpSource(Source[FetchUrl, HttpRequest]):
             raise Invalid(
                 f"a chain writes the URL of kind Http with {OWN_SCHEME} before it: {self.step.url}",
                 rule="url-scheme",
-                hint="say kind: Http in the manifest; as a plain Url others would take the first page for the whole",
+                hint="say kind: Http in the manifest; as a plain Url other nodes would read the "
+                "first page as the whole",
             )
         if not plain.url.lower().startswith(("http://", "https://")):
             raise Invalid(
@@ -111,9 +112,7 @@ class HttpSource(Source[FetchUrl, HttpRequest]):
         if auth is not None:
             UrlSource(FetchUrl(url=auth.token_url), None).check(settings)
             if not auth.token_url.lower().startswith(("http://", "https://")):
-                raise Invalid(
-                    f"tokenUrl is no page of the web: {auth.token_url}", rule="url-scheme", hint="write https://…"
-                )
+                raise Invalid(f"tokenUrl is no web URL: {auth.token_url}", rule="url-scheme", hint="write https://…")
             check_secret(auth.client_secret, "a clientSecret")
             texts += [auth.client_id, auth.client_secret, auth.scope or ""]
         for text in texts:
@@ -279,7 +278,7 @@ async def _token(auth: ClientCredentials, job: FetchJob) -> str:
     # It becomes a header, which a line end would end.
     if not isinstance(token, str) or not token.isascii() or not token.isprintable():
         raise Remote(
-            f"{url} answers {found.status}, and gives no token",
+            f"{url} answers {found.status}, and returns no token",
             rule="source-token",
             hint="look at clientId, clientSecret and scope of the source",
         )

@@ -35,7 +35,7 @@ QUIET: Final = 1.0
 _HOST: Final = re.compile(r"[A-Za-z0-9.:-]{1,253}\Z")
 _MAX_TOPIC: Final = 4096
 _MAX_TOPICS: Final = 64
-_FORGOTTEN: Final = "the broker forgot the session: messages that came since the last pull may be lost"
+_FORGOTTEN: Final = "the broker forgot the session: messages since the last pull may be lost"
 
 
 class MqttSource(Source[FetchMqtt, None]):

@@ -68,7 +68,7 @@ async def page(
             parts = await stack.enter_async_context(aclosing(lively(shown, raw, patience, deadline, _SLOW)))
             yield PageResponse(response.status_code, response.reason_phrase, response.headers, parts)
     except httpx.TimeoutException as error:
-        raise Remote(f"{shown}: the server gave nothing in time", rule="web-slow", hint=_SLOW) from error
+        raise Remote(f"{shown}: the server sent nothing in time", rule="web-slow", hint=_SLOW) from error
     except (httpx.HTTPError, httpx.InvalidURL, OSError) as error:
         raise Remote(f"cannot reach {shown}: {_error_text(error)}", rule="url-http", hint=_AGAIN) from error
 
@@ -78,7 +78,7 @@ def asked_too_often(shown: str) -> Remote:
     return Remote(
         f"{shown}: the server says that it is asked too often",
         rule="url-http",
-        hint="pull again later, or less often; larger pages need fewer questions",
+        hint="pull again later, or less often; larger pages need fewer requests",
     )
 
 
@@ -135,15 +135,15 @@ class _Question(NamedTuple):
         there = self.url.join(location)
         if self.body is not None:
             raise Refused(
-                f"{shown}: {self.url.host} sends a POST on to another place",
+                f"{shown}: {self.url.host} redirects a POST to another URL",
                 rule="source-redirect",
-                hint="name the place itself as the source, if you trust it",
+                hint="name that URL itself as the source, if you trust it",
             )
         if not keeps_scheme(self.url, there):
             raise Refused(
                 f"{shown}: {self.url.host} sends us on to {there.scheme}://{there.host}",
                 rule="source-redirect",
-                hint="name the place itself as the source, if you trust it",
+                hint="name that URL itself as the source, if you trust it",
             )
         if _origin(there) == _origin(self.url):
             return self._replace(url=there)
@@ -166,7 +166,7 @@ async def _follow(stack: AsyncExitStack, question: _Question, shown: str, settin
             with trio.fail_after(settings.patience.head):
                 response = await client.send(request, stream=True)
         except trio.TooSlowError as error:
-            raise Remote(f"{shown}: the server gave no answer in time", rule="web-slow", hint=_SLOW) from error
+            raise Remote(f"{shown}: the server did not answer in time", rule="web-slow", hint=_SLOW) from error
         location = response.headers.get("Location") if response.is_redirect else None
         if location is None:
             return response
@@ -176,7 +176,9 @@ async def _follow(stack: AsyncExitStack, question: _Question, shown: str, settin
         with trio.CancelScope(shield=True):
             await response.aclose()
         question = question.sent_on(location, shown)
-    raise Remote(f"{shown}: more than {REDIRECTS} redirects", rule="source-redirect", hint="is it a loop?")
+    raise Remote(
+        f"{shown}: more than {REDIRECTS} redirects", rule="source-redirect", hint="check that its redirects do not loop"
+    )
 
 
 def _encode(headers: Mapping[str, str]) -> list[tuple[bytes, bytes]]:

@@ -45,7 +45,7 @@ async def reach(host: str, port: int, job: FetchJob, shown: str, rule: str) -> t
     try:
         found = await resolve(host, port, job.settings.may_dial or anywhere)
     except OSError as error:
-        raise Remote(f"{shown}: there is no host of this name", rule=rule, hint="is the URL right?") from error
+        raise Remote(f"{shown}: there is no host of this name", rule=rule, hint="check the URL") from error
     return tuple(map(str, found))
 
 

@@ -63,7 +63,7 @@ class SftpSource(Source[FetchUrl | FetchFilesGlob, SftpAccess]):
                 if not self.options.host_key
                 else "hostKey is no public key",
                 rule="sftp-host-key",
-                hint="write hostKey: ssh-ed25519 AAAA…, as its owner tells it, or as ssh-keyscan HOST shows it",
+                hint="write hostKey: ssh-ed25519 AAAA…, as its owner published it, or as ssh-keyscan HOST shows it",
             )
         if self.options.private_key is not None:
             check_secret(self.options.private_key, "a private key")

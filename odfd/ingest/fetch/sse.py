@@ -89,7 +89,9 @@ class EventReader:
 
     def _check_size(self, more: int, *, keep: bool = True) -> None:
         if self._size + more > MAX_EVENT:
-            raise Refused(f"an event has more than {MAX_EVENT:,} characters", rule=RULE, hint="is it the right stream?")
+            raise Refused(
+                f"an event has more than {MAX_EVENT:,} characters", rule=RULE, hint="check that it is the right stream"
+            )
         self._size += more if keep else 0
 
     def _field(self, line: str) -> None:
@@ -190,7 +192,7 @@ def _check_answer(found: PageResponse, url: FilledTemplate) -> None:
         raise Remote(f"{url} answers {found.status} {found.reason}", rule="url-http", hint=remedy(found.status))
     kind = found.headers.get("Content-Type", "").partition(";")[0].strip().lower()
     if kind != "text/event-stream" or found.headers.get("Content-Encoding", "identity") != "identity":
-        raise Invalid(f"{url} answers no stream of events", rule=RULE, hint="is the URL right? kind: Http takes pages")
+        raise Invalid(f"{url} answers no stream of events", rule=RULE, hint="check the URL; kind: Http reads pages")
 
 
 def _check_ids(events: list[ServerEvent], known: str | None, url: FilledTemplate) -> None:

@@ -202,7 +202,7 @@ _NOT_ALLOWED: Final = frozenset({401, 403, 407})
 _PASSING: Final = frozenset({408, 425, 429})
 """Statuses of the family 4xx that do not mean that the request is wrong."""
 _FIRST_CLIENT_ERROR, _FIRST_SERVER_ERROR = 400, 500
-_WRONG_URL: Final = "is the URL right? See it in a browser; a new one takes effect by odfctl apply"
+_WRONG_URL: Final = "check the URL in a browser; a new one takes effect by odfctl apply"
 WITH_FILE: Final = frozenset({200, 203})
 """Statuses whose body is the whole file; 202, 204 or 206 have no body, or a part of it."""
 
@@ -362,7 +362,7 @@ def address_of(url: FilledTemplate) -> tuple[str, dict[str, FilledTemplate]]:
 
 def _no_host(url: FilledTemplate) -> Invalid:
     return Invalid(
-        f"{url} names no host, or a port that is none",
+        f"{url} names no host, or an invalid port",
         rule="url-host",
         hint="write https://host/path, or https://host:port/path",
     )

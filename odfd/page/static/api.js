@@ -39,7 +39,7 @@ async function asked(method, path, body, signal) {
     answer = await fetch(path, { method, headers, signal, body: body === undefined ? undefined : JSON.stringify(body) });
   } catch (error) {
     if (error.name === "AbortError") throw error;
-    throw new Problem({ detail: "the node does not answer", rule: "connection", hint: "odfctl status tells whether it runs" }, 0);
+    throw new Problem({ detail: "the node does not answer", rule: "connection", hint: "odfctl status shows whether it runs" }, 0);
   }
   if (!answer.ok) {
     let said = {};

@@ -38,7 +38,7 @@ function Summary({ detail, again, seen }) {
   const one = detail.dataset;
   const troubled = ["refuted", "accused", "forked", "damaged"].includes(one.state);
   return html`<div class="summary">
-    <p class="row"><${State} of=${one.state} /> <span>${one.kind}</span> <span class="quiet">rely on ${reliance(one)}</span>
+    <p class="row"><${State} of=${one.state} /> <span>${one.kind}</span> <span class="quiet">reach for use: ${reliance(one)}</span>
       ${one.conditions.map((each) => html`<${State} of=${each.toLowerCase()} tone="warn" />`)}
       ${troubled && !seen && html`<a class="button" href=${`#/datasets/${part(one.name)}/trust`}>See why</a>`}</p>
     ${one.conditions.includes("Blocked") && html`<p class="note warn">Its transform pins an engine that is not here, so nothing is appended. <code>odfctl engine prove ${one.name}</code> moves it to the engine of this node if that gives the same.</p>`}
@@ -73,8 +73,8 @@ function Acts({ one, detail, again }) {
     <${Publish} one=${one} detail=${detail} again=${again} />
     <a class="button" href=${`#/sql?q=${part(`SELECT * FROM ${quoted(one.name)} LIMIT 20`)}`}>Query</a>
     ${mirror && html`<${Act} label="Stop mirroring" kind="plain" title=${`Stop mirroring ${shown(one.name, 80)}?`} command=${`odfctl mirror remove ${word(one.name)}`}
-      says="The node follows it no more. What is here stays until it is collected."
-      act=${() => ask("DELETE", `/net/v1alpha1/mirrors/${part(one.id)}`)} then=${done("It is followed no more.")} />`}`;
+      says="The node no longer follows it. The data here stays until it is collected."
+      act=${() => ask("DELETE", `/net/v1alpha1/mirrors/${part(one.id)}`)} then=${done("It is no longer followed.")} />`}`;
 }
 
 function Overview({ name, detail }) {

@@ -9,12 +9,12 @@ import { fact, reliance, sentence } from "/words.js";
 const PAGE = 50;
 const TROUBLED = ["refuted", "accused", "forked", "damaged", "refused", "unsigned"];
 const MEANS = {
-  refuted: "What it says of its computation is not what comes out of it.",
-  accused: "Run again, its computation gives something else.",
-  forked: "Its key signed two histories. None goes on here until it is known which holds.",
-  damaged: "What lies on this disk is not what was written.",
-  refused: "Its publisher signed a block that breaks a rule. What is here stays as it is.",
-  unsigned: "Its head is signed by nobody, so others cannot rely on it.",
+  refuted: "Running its transform again gives another result.",
+  accused: "A validator ran its transform again and got another result.",
+  forked: "Its key signed two histories. Neither continues here until one is chosen.",
+  damaged: "The data on this disk is not what was written.",
+  refused: "Its publisher signed a block that breaks a rule. The data here stays as it is.",
+  unsigned: "Its head is not signed, so other nodes cannot use it.",
 };
 
 export function Datasets({ status, asked }) {

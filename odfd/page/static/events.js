@@ -32,7 +32,7 @@ export function Events() {
   return html`<h1>Events</h1>
     <form class="row" role="search" onSubmit=${(event) => event.preventDefault()}>
       <label class="grow">Search<input type="search" placeholder="kind, dataset or message" value=${text} onInput=${(event) => search(event.target.value)} /></label>
-      <button type="button" aria-pressed=${Boolean(still)} onClick=${() => hold(still ? null : events)}>${still ? "Go on" : "Hold still"}</button>
+      <button type="button" aria-pressed=${Boolean(still)} onClick=${() => hold(still ? null : events)}>${still ? "Continue" : "Hold still"}</button>
     </form>
     ${problem && html`<${Failed} problem=${problem} again=${() => again(turn + 1)} />`}
     <p class="quiet">${found.length > SHOWN ? `The newest ${count(SHOWN)} of ${plural(found.length, "event")}` : plural(found.length, "event")}${still && events[0] !== still[0] ? "; more came meanwhile" : ""}</p>

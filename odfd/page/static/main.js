@@ -41,7 +41,7 @@ function View({ of, ...given }) {
   useEffect(() => {
     if (!COME[of]) bring(of).then(() => come(of), fail);
   }, [of]);
-  const problem = why && new Problem({ detail: `this view did not come: ${why.message}`, hint: "odfctl status tells whether the node runs" }, 0);
+  const problem = why && new Problem({ detail: `this view was not loaded: ${why.message}`, hint: "odfctl status shows whether the node runs" }, 0);
   if (problem) return html`<h1>Not here</h1><${Failed} problem=${problem} again=${() => location.reload()} />`;
   return COME[of] ? html`<${COME[of]} ...${given} />` : html`<p class="quiet" aria-live="polite">Loading…</p>`;
 }

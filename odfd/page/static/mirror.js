@@ -47,7 +47,7 @@ export function Mirror({ of, held, again }) {
     <${Quota} ...${known} />
     <${Trusted} policy=${known.policy} name=${chosen} />
     <${Met} policy=${known.policy.value} networks=${known.networks.value || []} hash=${hash} expect=${expect} />
-    <p class="quiet">Its publisher ${of.publisher ? html`calls itself <${Text} of=${of.publisher} most=${80} />, which nothing checks` : "gives no name of itself"}: what tells it from others is its id, <code>${shown(of.id, 200)}</code>.</p>`}
+    <p class="quiet">Its publisher ${of.publisher ? html`calls itself <${Text} of=${of.publisher} most=${80} />, which nothing checks` : "states no name"}: only its id identifies it, <code>${shown(of.id, 200)}</code>.</p>`}
   <//>`;
 }
 
@@ -113,6 +113,6 @@ function Met({ policy, networks, hash, expect }) {
       ? `It is met by witnesses: a head is taken first when ${count(quorum)} of ${plural(Object.keys(policy.settings.witnesses).length, "listed witness", "listed witnesses")} cosigned it.`
       : "It is met on first use: the first chain that is seen is taken, unless you name a block of it.";
   return html`<p>${how}</p>
-    <label>A block of it that its owner told you (optional)<input value=${hash} placeholder="f1620…" spellcheck="false" onInput=${(event) => expect(event.target.value)} /></label>
+    <label>The hash of a block, from its owner (optional)<input value=${hash} placeholder="f1620…" spellcheck="false" onInput=${(event) => expect(event.target.value)} /></label>
     ${networks.map((one) => one.contact && html`<p class="quiet">Network <${Text} of=${one.name} most=${80} />: <${Text} of=${one.contact.means} most=${300} />.</p>`)}`;
 }

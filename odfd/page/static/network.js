@@ -63,10 +63,10 @@ function Rest({ one, again }) {
     again();
     return answer;
   };
-  return html`<${Act} label=${paused ? "Go on" : "Pause"} title=${`${paused ? "Go on with" : "Pause"} ${shown(one.name, 80)}?`}
+  return html`<${Act} label=${paused ? "Resume" : "Pause"} title=${`${paused ? "Resume" : "Pause"} ${shown(one.name, 80)}?`}
     command=${`odfctl mirror ${paused ? "resume" : "pause"} ${word(one.name)}`}
-    says=${paused ? "The node follows it again and fetches what came meanwhile." : "The node fetches nothing more of it until you let it go on. What is here stays, and is served."}
-    act=${act} then=${() => (paused ? "It goes on." : "It rests.")} />`;
+    says=${paused ? "The node follows it again and fetches the blocks since then." : "The node fetches nothing more of it until you resume it. The data here stays, and is served."}
+    act=${act} then=${() => (paused ? "It is resumed." : "It is paused.")} />`;
 }
 
 const MOST = 200;

@@ -192,7 +192,7 @@ export function Act({ label, title, says, command, act, then, kind = "", on, chi
           <div aria-live="polite">
             ${state && state.told && html`<p class=${state.done ? `note ${state.wrong ? "bad" : "good"}` : "note"}>${typeof state.told === "string" ? shown(state.told, 600) : state.told}</p>`}
             ${state && state.view && html`<${Progress} view=${state.view} label=${`Progress of ${question.title}`} />
-              ${state.running && html`<p class="quiet">It goes on when this is closed: <a href="#/work" onClick=${close}>Tasks and flows</a> shows it.</p>`}`}
+              ${state.running && html`<p class="quiet">It continues when this is closed: <a href="#/work" onClick=${close}>Tasks and flows</a> shows it.</p>`}`}
             ${state && state.problem && html`<${Failed} problem=${state.problem} />`}
           </div>
           <div class="row end">
@@ -214,7 +214,7 @@ export class Guard extends Component {
   }
   render({ children }, { error }) {
     if (!error) return children;
-    const told = new Problem({ detail: `this view failed: ${error.message}`, hint: "the other views go on; please report it" }, 0);
+    const told = new Problem({ detail: `this view failed: ${error.message}`, hint: "the other views continue; please report it" }, 0);
     return html`<${Failed} problem=${told} />`;
   }
 }

@@ -26,7 +26,7 @@ export function Publish({ one, detail, again }) {
   const flip = (name) => (event) => choose(event.target.checked ? [...chosen, name] : chosen.filter((each) => each !== name));
   if (one.published)
     return html`<${Act} label="Unpublish" title=${`Make ${shown(one.name, 80)} private?`} command=${`odfctl unpublish ${word(one.name)}`}
-      says="The node says and gives no more of it. What others took of it stays theirs."
+      says="The node no longer announces or serves it. Copies of other nodes stay."
       act=${() => ask("POST", "/node/v1alpha1/unpublish", { refs: [one.name] })} then=${told(again, "It is private.")} />
       ${one.owner && html`<${OnCard} one=${one} detail=${detail} again=${again} />`}`;
   const limits = chosen.length ? ` --to ${chosen.map(word).join(" ")}` : "";

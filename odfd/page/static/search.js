@@ -56,7 +56,7 @@ function Found({ words }) {
   const { found, more: rest, cards, withdrawn: taken } = state.answer;
   const beyond = rest > 0 && limit >= MOST;
   return html`<p class="quiet" role="status">${rest ? `The first ${count(found.length)} of ${plural(found.length + rest, "dataset")}` : plural(found.length, "dataset")}, in ${plural(cards, "card")} that publishers signed.
-      First those on which this node relies most, then those that peers in most blocks of addresses serve; what publishers say of themselves does not count.</p>
+      First those with the highest trust level here, then those that peers in most subnets serve; the publishers' own claims do not count.</p>
     ${!found.length && html`<p class="note">${cards ? "None is like this. A word finds what begins with it; every word must occur." : "No card came yet: they come within the first minute in a network."}</p>`}
     ${taken.map((one) => html`<p class="note warn"><a href=${`#/datasets/${part(one.name)}`}><${Text} of=${one.name} most=${120} /></a> is here: ${withdrawn(one.withdrawnAt)}</p>`)}
     <ol class="hits">${found.map((one) => html`<${Hit} key=${one.id} one=${one} again=${() => again(turn + 1)} />`)}</ol>
@@ -104,7 +104,7 @@ function Take({ one, again }) {
 function Alike({ one }) {
   const letters = scripts(one.name);
   if (!one.namesakes && letters.length < 2) return null;
-  return html`<p class="note warn">${one.namesakes > 0 && `${plural(one.namesakes, "other dataset")} ${one.namesakes === 1 ? "has" : "have"} a name that looks like this one: tell them apart by publisher and id. This is `}
+  return html`<p class="note warn">${one.namesakes > 0 && `${plural(one.namesakes, "other dataset")} ${one.namesakes === 1 ? "has" : "have"} a name that looks like this one: distinguish them by publisher and id. This is `}
     ${one.namesakes > 0 && html`<code>${shown(one.id, 200)}</code>, signed by <code>${shown(one.author, 200)}</code>. `}
     ${letters.length > 1 && `Its name mixes letters of ${letters.join(" and ")}.`}</p>`;
 }
@@ -130,7 +130,7 @@ function License({ one }) {
 
 function Served({ one }) {
   if (!one.peers) return "no connected peer";
-  return `${plural(one.peers, "peer")} in ${plural(one.places, "block")} of addresses`;
+  return `${plural(one.peers, "peer")} in ${plural(one.places, "subnet")}`;
 }
 
 /** Rows that a publisher shows; they are a stranger's texts until a mirror has checked them. */
@@ -157,7 +157,7 @@ export function Card({ name: id }) {
     <${Alike} one=${one} />
     <div class="two">
       <section aria-labelledby="facts"><h2 id="facts">What its chain says</h2>
-        <p class="quiet">Up to block #${count(one.blocks - 1)}; whoever mirrors it checks this.</p>
+        <p class="quiet">Up to block #${count(one.blocks - 1)}; every mirror checks this.</p>
         ${one.description ? html`<p><${Text} of=${one.description} /></p>` : html`<p class="quiet">No description.</p>`}
         ${one.keywords.length > 0 && html`<p>${one.keywords.map((each) => html`<a class="label" href=${`#/search?q=${part(each)}`}><${Text} of=${each} most=${64} /></a> `)}</p>`}
         <${Facts} of=${[

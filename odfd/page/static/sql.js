@@ -76,7 +76,7 @@ function Result({ answer, seconds }) {
 function Made({ head }) {
   const weak = head.standings.filter((one) => one.blocks < one.of);
   return html`<p class="quiet">Read: ${head.pins.map((one, at) => html`${at ? ", " : ""}<${Text} of=${one.name} most=${60} /> to block #${count(one.sequenceNumber)}`)}. Weakest fact: <${Text} of=${head.standing} most=${120} />.</p>
-    ${weak.map((one) => html`<p class="note warn"><${Text} of=${one.name} most=${60} />: ${count(one.blocks)} of ${plural(one.of, "block")} may be relied on, <${Text} of=${one.fact} most=${160} />.</p>`)}
+    ${weak.map((one) => html`<p class="note warn"><${Text} of=${one.name} most=${60} />: ${count(one.blocks)} of ${plural(one.of, "block")} are within reach for use, <${Text} of=${one.fact} most=${160} />.</p>`)}
     ${head.remarks.map((one) => html`<p class="note warn"><${Text} of=${one} most=${400} /></p>`)}`;
 }
 

@@ -12,7 +12,7 @@ export function Terms({ detail }) {
   const complete = one.frontiers && (one.frontiers.sealed ? "for ever: it is sealed" : one.frontiers.upper ? html`before <${When} at=${one.frontiers.upper} />` : "");
   const facts = (said, mirror) => html`<${Facts} of=${[
     ["Labels", labels.length ? labels.map(([key, value]) => html`<span class="label"><${Text} of=${`${key}=${value}`} most=${80} /></span> `) : "none"],
-    ["Shown to", one.published ? "others" : one.sharedWith.length ? one.sharedWith.map((each) => html`<${Id} of=${each} /> `) : "nobody: it is private"],
+    ["Shown to", one.published ? "others" : one.sharedWith.length ? one.sharedWith.map((each) => html`<${Id} of=${each} /> `) : "no other node: it is private"],
     asks(said, one, mirror, "use", "Before it is used"),
     asks(said, one, mirror, "serve", "Before it is passed on"),
     complete && ["Complete", complete],

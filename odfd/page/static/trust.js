@@ -94,10 +94,10 @@ function Choices({ choices: now, name, again }) {
   return html`<section aria-labelledby="choices"><h2 id="choices">Waits for your decision</h2>
     <ul class="choices">${choices.map((one) => html`<li key=${one.hash}><p><${Id} of=${one.hash} /> <${Text} of=${one.message} most=${300} /></p>
       <${Act} label="Follow it" title=${`Follow ${short(one.hash)}?`} command=${`odfctl trust resolve ${word(name)} --follow ${one.hash}`}
-        says=${["This node takes it for what holds, whatever others say, and goes on from there. What you decide stands until you decide otherwise.", html`<${Text} of=${one.message} most=${300} />`]}
+        says=${["This node takes it as the valid one, whatever other nodes state, and continues from there. Your decision holds until you change it.", html`<${Text} of=${one.message} most=${300} />`]}
         on=${on} act=${resolve({ follow: one.hash })} then=${() => "Decided."} /></li>`)}</ul>
     <${Act} label="Abandon it" kind="plain" title=${`Abandon ${shown(name, 80)}?`} command=${`odfctl trust resolve ${word(name)} --abandon`}
-      says="This node relies on no more of it than is settled, and asks you no more." on=${on} act=${resolve({ abandon: true })} then=${() => "Abandoned."} />
+      says="This node uses nothing of it beyond what is settled, and does not ask again." on=${on} act=${resolve({ abandon: true })} then=${() => "Abandoned."} />
   </section>`;
 }
 
@@ -107,7 +107,7 @@ const SPAN = /^([\w-]+) (?:at #(\d+)|(\d+)-(\d+))/;
 function Strip({ view }) {
   if (!view.blocks) return null;
   const said = [
-    { who: "relied on here", spans: view.reach.use > 0 ? [{ verdict: "reach", first: 0, last: view.reach.use - 1 }] : [] },
+    { who: "reach for use here", spans: view.reach.use > 0 ? [{ verdict: "reach", first: 0, last: view.reach.use - 1 }] : [] },
     ...[...view.attestations, ...view.dissent].map((one) => ({
       who: one.group === "me" ? "this node" : one.group || short(one.validator),
       spans: one.spans.map((text) => SPAN.exec(text)).filter(Boolean).map(([, verdict, at, first, last]) => ({ verdict, first: Number(at ?? first), last: Number(at ?? last) })),
@@ -125,7 +125,7 @@ function Strip({ view }) {
           ${one.spans.map((each) => html`<rect class=${kind(each.verdict)} x=${each.first} width=${Math.max(view.blocks / 200, each.last + 1 - each.first)} height="10"><title>${`${shown(each.verdict, 40)} ${each.first}–${each.last}`}</title></rect>`)}</svg>`)}
       <span class="who"></span><span class="ends"><span>#0</span><span>#${count(view.blocks - 1)}</span></span>
     </div>
-    <p class="row legend">${kinds.map((one) => html`<span><i class=${`swatch ${kind(one)}`}></i> ${one === "reach" ? "relied on here" : shown(one, 40)}</span>`)}</p>
+    <p class="row legend">${kinds.map((one) => html`<span><i class=${`swatch ${kind(one)}`}></i> ${one === "reach" ? "reach for use here" : shown(one, 40)}</span>`)}</p>
   </section>`;
 }
 
@@ -136,9 +136,9 @@ function Steps({ view }) {
   const mismatches = view.evidence.filter((one) => one.kind === "mismatch");
   const counted = (one) => `${plural(one.have, "group")} that count${one.have === 1 ? "s" : ""} found the same; policy asks for ${one.needed ? count(one.needed) : "none"}`;
   const steps = [
-    ["Blocks and data are here", view.blocks > 0, view.blocks ? `${plural(view.blocks, "block")}, each hashed when it came and linked to the one before` : "nothing came yet"],
+    ["Blocks and data are here", view.blocks > 0, view.blocks ? `${plural(view.blocks, "block")}, each hashed on arrival and linked to the one before` : "no block was received yet"],
     ["The head is signed", Boolean(view.signedAt), view.signedAt ? html`by a key that may write, <${When} at=${view.signedAt} />` : html`<${Text} of=${view.unsigned || "no signature is known"} most=${300} />`],
-    ["One history", !facts.forked && !forks.length, facts.forked || forks.length ? "its key signed two that differ" : "nobody has shown another"],
+    ["One history", !facts.forked && !forks.length, facts.forked || forks.length ? "its key signed two that differ" : "no other one is known"],
     facts.fresh === null ? null : ["The head is recent", facts.fresh, facts.fresh ? "as policy asks" : "older than policy asks: newer ones may be withheld"],
     ["Its transforms, run again", facts.reproduced && !mismatches.length, mismatches.length ? `another result at ${mismatches.map((one) => `#${one.block}`).join(", ")}` : facts.reproduced ? "this node got the same rows" : "this node has not run them"],
     facts.attested && ["Validators who ran it", facts.attested.have >= facts.attested.needed && facts.attested.have > 0, counted(facts.attested)],
@@ -177,7 +177,7 @@ function Past({ past }) {
 }
 
 function Decisions({ of }) {
-  return of.map((one) => html`<p>${one.by === "person" ? "A person" : "Witnesses"} decided <${When} at=${one.at} /> ${decided(one.matter)} <${Id} of=${one.hash} />.</p>`);
+  return of.map((one) => html`<p>${one.by === "person" ? "The operator" : "Witnesses"} decided <${When} at=${one.at} /> ${decided(one.matter)} <${Id} of=${one.hash} />.</p>`);
 }
 
 function Voices({ view }) {

@@ -10,11 +10,11 @@ export function reliance(dataset) {
   return on.fact ? `${how} · ${fact(on.fact)}` : how;
 }
 
-/** What nobody here can be held to in blocks that pin an engine which is not here; as odfctl says it. */
+/** Why no verdict on blocks is possible here, as their engine is not available; as odfctl says it. */
 export function unheld({ first, last, digest }) {
   const blocks = first === last ? `#${first}` : `#${first}-#${last}`;
-  if (!digest) return `${blocks} pinned to no engine: nobody can be held to what they say`;
-  return `${blocks} pinned to ${shown(digest, 19)}: nobody here has this engine`;
+  if (!digest) return `${blocks} pinned to no engine: no verdict is possible`;
+  return `${blocks} pinned to ${shown(digest, 19)}: this engine is not available`;
 }
 
 const FACTS = {
@@ -29,9 +29,9 @@ const FACTS = {
   fork: "two histories were signed",
   witnessed: "too few witnesses",
   fresh: "its head is too old",
-  abandoned: "given up here",
+  abandoned: "abandoned here",
   observed: "too few observers",
-  inputs: "an input may not be relied on",
+  inputs: "it reads beyond the reach of an input",
   data: "data checked",
   reproduced: "run again here",
 };
@@ -46,25 +46,25 @@ export function fact(text) {
 /** What a trust view says of its reach, in a sentence. */
 export function reachSentence({ reach, blocks }) {
   if (!blocks) return "None of it is here yet.";
-  if (reach.use <= 0) return "You may rely on none of it.";
-  if (reach.use >= blocks) return `You may rely on all of it, blocks 0 to ${count(blocks - 1)}.`;
-  return `You may rely on blocks 0 to ${count(reach.use - 1)} of ${count(blocks)}, and on none after.`;
+  if (reach.use <= 0) return "Reach for use: none.";
+  if (reach.use >= blocks) return `Reach for use: all blocks, 0 to ${count(blocks - 1)}.`;
+  return `Reach for use: blocks 0 to ${count(reach.use - 1)} of ${count(blocks)}.`;
 }
 
 export const LOOKED_INTO = {
   confirmed: "Run again here: it is wrong.",
   refuted: "Run again here: it is right, and the accusation is not.",
   incomplete: "The evidence lacks what the step reads.",
-  unable: "This machine cannot tell.",
-  unfit: "What was named as evidence is none.",
+  unable: "This machine cannot decide.",
+  unfit: "The named file is not evidence.",
 };
 
 const MATTERS = {
   branch: "to follow the history that holds block",
-  verdict: "to rely on this step, whatever was said against it:",
+  verdict: "to use this step, whatever verdicts contradict it:",
   version: "to follow this version of its authority:",
   epoch: "to follow the rewritten history with the head",
-  abandoned: "to take no more of it than what is settled:",
+  abandoned: "to accept nothing beyond what is settled:",
 };
 
 /** What a decision was about, before the hash that it names. */
@@ -75,7 +75,7 @@ const TURNS = {
   "verdict.not-reproducible-here": "could not be run again here",
   "evidence.rechecked": "evidence was checked",
   "dataset.forked": "two histories were signed",
-  "dataset.resolved": "a person decided",
+  "dataset.resolved": "the operator decided",
   "dataset.rewritten": "its history was rewritten",
   "head.refused": "a head was refused",
   "head.withheld": "heads were withheld",

@@ -22,7 +22,7 @@ export function Work() {
             says="It ends where it is. What it has committed stays; the rest is dropped and can be done again." act=${() => ask("DELETE", `/flow/v1alpha1/tasks/${part(one.id)}`).then(() => tasks.again())} then=${() => "It is cancelled."} />` : "") },
       ]} />`}<//></section>
     <section aria-labelledby="flows"><h2 id="flows">Flows</h2>
-      <${Answer} of=${flows}>${(all) => html`<${Table} label="Flows" rows=${all} keyed=${(one) => one.id} empty="Nothing is pulled on a schedule. A manifest of kind Flow declares one: odfctl explain Flow tells how." columns=${[
+      <${Answer} of=${flows}>${(all) => html`<${Table} label="Flows" rows=${all} keyed=${(one) => one.id} empty="Nothing is pulled on a schedule. A manifest of kind Flow declares one: odfctl explain Flow shows how." columns=${[
         { name: "Flow", of: (one) => html`<${Text} of=${one.name} most=${80} />` },
         { name: "State", of: (one) => html`<${State} of=${one.state || "not in force"} />` },
         { name: "Pulls", of: (one) => html`<a href=${`#/datasets/${part(one.target)}`}><${Text} of=${one.target} most=${80} /></a>` },
@@ -44,8 +44,8 @@ function Rest({ one, again }) {
     await ask(paused ? "DELETE" : "PUT", `/flow/v1alpha1/flows/${part(one.name)}/pause`);
     again();
   };
-  return html`<${Act} label=${paused ? "Go on" : "Pause"} title=${`${paused ? "Go on with" : "Pause"} ${shown(one.name, 80)}?`}
+  return html`<${Act} label=${paused ? "Resume" : "Pause"} title=${`${paused ? "Resume" : "Pause"} ${shown(one.name, 80)}?`}
     command=${`odfctl flow ${paused ? "resume" : "pause"} ${word(one.name)}`}
-    says=${paused ? "It runs by itself again, as it was declared." : `${shown(one.target, 80)} is pulled by itself no more, until you let it go on. ${plural(one.runs, "run")} stand${one.runs === 1 ? "s" : ""}.`}
-    act=${act} then=${() => (paused ? "It goes on." : "It rests.")} />`;
+    says=${paused ? "It runs automatically again, as declared." : `${shown(one.target, 80)} is not pulled automatically until you resume it. ${plural(one.runs, "run")} so far.`}
+    act=${act} then=${() => (paused ? "It is resumed." : "It is paused.")} />`;
 }

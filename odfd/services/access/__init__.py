@@ -1,1 +1,1 @@
-"""Manages accounts and their tokens, judges calls and applies, and tells accounts what they may see."""
+"""Manages accounts and their tokens, judges calls and applies, and reports to accounts what they may see."""

@@ -49,7 +49,7 @@ class AccountService:
         most = ROLES[request.role]
         token, grant = self._tokens.make(account, most, request.note, Instant(expires))
         (view,) = self._views([grant])
-        text = f"{grant.id}, good until {view.expires_at}"
+        text = f"{grant.id}, valid until {view.expires_at}"
         self._context.events.emit("token.created", view.account, text, about=Subjects(account=grant.account))
         return wire.TokenView(
             id=view.id, account=view.account, role=view.role, created_at=view.created_at, expires_at=view.expires_at,
@@ -88,7 +88,7 @@ def _length(request: wire.TokenRequest) -> int:
     """Returns the requested validity in nanoseconds. Raises Invalid."""
     length = parse_duration(request.expires)
     if not 0 < length <= LONGEST:
-        raise Invalid(f"a token is good for {request.expires[:40]}", rule="token-expires", hint="1s to 366d")
+        raise Invalid(f"a token valid for {request.expires[:40]}", rule="token-expires", hint="1s to 366d")
     if len(request.note) > MAX_NOTE or not request.note.isprintable():
         raise Invalid("the note is no line of text", rule="token-note", hint=f"at most {MAX_NOTE} characters")
     return length

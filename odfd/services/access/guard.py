@@ -194,14 +194,14 @@ class Guard:
     def number(self, version: str) -> int:
         """Returns the log number of a version that the subject was given. Blocking. Raises Invalid for other texts."""
         found = self.positions.open(self.subject.account, version.partition("+")[0])
-        hint = "list anew: odfctl get KIND -w without --since"
+        hint = "list again: odfctl get KIND -w without --since"
         if found is None:
             text = f"{version[:60]!r} is no version of this node's log of resources"
             raise Invalid(text, rule="resource-version", hint=hint)
         with self.home.database.read() as connection:
             floor = ResourceStore(connection).floor()
         if found < floor:  # in words without the numbers of the log
-            text = f"{version[:60]} is too old: the log does not keep all that came after it"
+            text = f"{version[:60]} is too old: the log no longer has all changes after it"
             raise Invalid(text, rule="resource-version-too-old", hint=hint)
         return found
 
@@ -352,7 +352,7 @@ class Guard:
 
     def _beyond_token(self, what: str, needed: Role) -> Refused:
         most = self.subject.most or Role.READER
-        text = f"{what} needs the role {needed.word}, and your token is good for a {most.word}"
+        text = f"{what} needs the role {needed.word}, and your token has at most the role {most.word}"
         return Refused(text, rule=ROLE, hint=f"ask with another: odfctl token create --role {needed.word}")
 
     def by_socket(self, what: str) -> None:

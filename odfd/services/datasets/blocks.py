@@ -90,7 +90,7 @@ class BlockReader:
                 f"kept are those of {', '.join(map(str, kept))}" if kept else "none are; see policy.rewrite.keep-epochs"
             )
             raise NotFound(
-                f"no blocks of epoch {epoch} of {entry.name} are kept that a later one gave up",
+                f"no blocks of epoch {epoch} of {entry.name} are kept that a later one dropped",
                 rule="former-epoch",
                 hint=known,
             )

@@ -158,7 +158,7 @@ class HistoryRewriteService:
         if request.before is not None and (head is None or str(head.hash) != request.before):
             there = "no block" if head is None else head.hash
             text = f"the head of {entry.name} is {there}, and not {request.before}"
-            raise Conflict(text, rule="head-moved", hint="look at what came: odfctl log")
+            raise Conflict(text, rule="head-moved", hint="look at the new blocks: odfctl log")
         if request.action == "compact":
             return rewriting.plan_merging(chain, entry.id, _limits(request))
         if request.action == "keep-metadata":
@@ -173,7 +173,7 @@ class HistoryRewriteService:
             tree = Ledger(connection).chain(plan.dataset).frontier
         # A block may have been added since the plan; the new epoch would not count it among those of the old one.
         if tree.size != plan.last.size:
-            raise Conflict("the chain is being written to", rule="head-moved", hint="do it again")
+            raise Conflict("the chain is being written to", rule="head-moved", hint="repeat the command")
         base = kept_tree(self.home.chains.chain(plan.dataset), plan.base.size)
         return EpochOpening(
             "compaction" if plan.after == "merged" else request.reason, tree_head(base), tree_head(tree)
@@ -203,9 +203,9 @@ class HistoryRewriteService:
             wanted = opening.reason, opening.base, opening.last
             if opened is None or (opened.reason, opened.base, opened.last) != wanted:
                 raise Conflict(
-                    f"what was signed speaks of another history of {entry.name} than the one that is here",
+                    f"the signed statements are about another history of {entry.name} than the one that is here",
                     rule="rewrite-draft",
-                    hint="the dataset moved meanwhile: do it again",
+                    hint="the dataset moved meanwhile: repeat the command",
                 )
         given = signatures_of(request.signatures)
         return said, sign_version(self.home.database, self.home.keys, said, payload, given)

@@ -42,7 +42,7 @@ _LIMIT: Final = Parameter("limit", "number", "Blocks or records at the most.", 1
 _BEFORE: Final = Parameter(
     "before", "text", "Only blocks that come after this one: its hash, or of one chain its sequence number."
 )
-_EPOCH: Final = Parameter("epoch", "number", "Blocks of this epoch, which a later one gave up.")
+_EPOCH: Final = Parameter("epoch", "number", "Blocks of this epoch, which a later one dropped.")
 
 
 class DatasetService:

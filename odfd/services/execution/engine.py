@@ -110,7 +110,7 @@ class NodeEngine:
         for weakness in host.choice.verdict.unbounded:
             self._logger.error("the sandbox has no such limit", verdict=weakness, hint="see odfctl doctor")
         if host.identity.sandbox == "none":
-            hint = "odfctl docs cluster tells what confines them" if host.cluster else "install bubblewrap"
+            hint = "odfctl docs cluster says what confines them" if host.cluster else "install bubblewrap"
             self._logger.error("queries run without a sandbox", hint=f"{hint}; see odfctl doctor")
 
     def _report(self, event: str, facts: Mapping[str, object]) -> None:

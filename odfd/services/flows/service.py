@@ -152,7 +152,7 @@ class FlowService:
         found = await self._find(name, request.target)
         if not found.plan.on_request:
             hint = "RFC-019, FlowTrigger: add {kind: Manual} to its triggers"
-            raise Refused(f"{found.plan.name} has no trigger for people", rule="flow-trigger", hint=hint)
+            raise Refused(f"{found.plan.name} has no manual trigger", rule="flow-trigger", hint=hint)
         if not found.entries:
             text = f"{name} is for no dataset" + ("" if request.target is None else f" {request.target}")
             raise NotFound(text, rule="flow-name", hint=f"odfctl get flow {name}")
@@ -162,7 +162,7 @@ class FlowService:
 
     @operation("POST", FLOW_PATH + "/backfill", needs=Permission.BY_RULE)
     async def backfill(self, name: str, request: wire.BackfillRequest, by: str | None = None) -> wire.BackfillView:
-        """Makes up for scheduled times that did not fire: one run for each, oldest first, also over restarts.
+        """Runs a flow for scheduled times that did not fire: one run for each, oldest first, also over restarts.
 
         ``by``: as of ``run``. Raises NotFound; Invalid for a flow without a schedule, and for a range that ends before
         it begins.
@@ -176,7 +176,7 @@ class FlowService:
             text = f"{name} has no times" + (f" for {request.target}" if request.target is not None else "")
             raise Invalid(text, rule="flow-backfill", hint="a flow with a Schedule has: odfctl get flows")
         count, left = await self._worker.backfill(scheduled, first, last, by or "")
-        self._tell("flow.backfilled", found.plan, found.about, f"{plural(count, 'time')} to make up for")
+        self._tell("flow.backfilled", found.plan, found.about, f"{plural(count, 'past time')} to run for")
         return wire.BackfillView(flow=found.plan.name, times=count, left_from=_text(left))
 
     async def put_in_force(self, planned: Sequence[PlannedResource]) -> None:
@@ -199,7 +199,7 @@ class FlowService:
         entries = self._worker.scheduler.of_flow(resource.id)
         told = await trio.to_thread.run_sync(partial(self._states, {resource.id: entries}, tells_idle=True))
         if resource.id not in told:
-            raise NotFound(f"nothing of {resource.name} is in force", rule="flow-name", hint="odfctl logs tells why")
+            raise NotFound(f"nothing of {resource.name} is in force", rule="flow-name", hint="odfctl logs shows why")
         return told[resource.id]
 
     async def end_deleted(self, resource: Resource) -> None:
@@ -288,7 +288,7 @@ class FlowService:
             raise Refused(
                 f"{self._home.name_of(derived)} is no derived dataset, and has no inputs",
                 rule="flow-trigger",
-                hint="RFC-019, FlowTrigger: InputsUpdated is of a derivative dataset; write kind: Event with a target",
+                hint="RFC-019, FlowTrigger: InputsUpdated is of a derived dataset; write kind: Event with a target",
             )
 
     def _check_pulled(self, plan: FlowPlan) -> None:

@@ -42,7 +42,7 @@ class GapService:
 
     @operation("POST", DATASET_PATH + "/gap", needs=Owner.SOURCES)
     def run(self, ref: str, request: wire.GapRequest) -> wire.TaskRef:
-        """Asks a dataset's source what it let go of, or accepts that by its name. Result: GapView.
+        """Asks a dataset's source for a gap, or accepts one by its name. Result: GapView.
 
         Raises NotFound; Refused if this node does not ingest it, and for a gap that is none or another one.
         """

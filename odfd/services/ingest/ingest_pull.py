@@ -135,7 +135,7 @@ class IngestPullService:
 
     @operation("POST", DATASET_PATH + "/ingest", needs=Action.WRITE)
     def ingest(self, ref: str, request: wire.IngestRequest) -> wire.TaskRef:
-        """Ingests uploaded files into a root dataset. Result: PullResult with one item."""
+        """Ingests uploaded files into a source dataset. Result: PullResult with one item."""
         entry = self.home.resolve(ref)
         check_owner(self.home, entry)
         others = {"source": request.source, "id": request.id, "again": request.again}
@@ -194,7 +194,7 @@ class IngestPullService:
 
     @operation("POST", DATASET_PATH + "/correct", needs=Action.WRITE)
     def correct(self, ref: str, request: wire.CorrectRequest) -> wire.TaskRef:
-        """Corrects a row of a ledger. Result: CorrectResult.
+        """Corrects a row of a dataset with the ledger strategy. Result: CorrectResult.
 
         Raises Refused unless it is a ledger of this node's own.
         """
@@ -215,7 +215,7 @@ class IngestPullService:
 
     @operation("POST", DATASET_PATH + "/schema", needs=Action.MAINTAIN)
     def alter_schema(self, ref: str, request: wire.AlterSchemaRequest) -> wire.TaskRef:
-        """Alters the columns of a root. Result: AlterSchemaResult. Raises Refused unless it is this node's own."""
+        """Alters the columns of a source dataset of this node. Result: AlterSchemaResult. Raises Refused for others."""
         return self._alone("alter", ref, partial(self._alter, request=request))
 
     def _alone(

@@ -56,5 +56,5 @@ def _check_sole_writer(home: StateDirectory, dataset: DatasetId, now: Instant) -
     raise Refused(
         f"other keys than this node's may write {dataset.short}: it cannot promise what they do",
         rule="advance-writer",
-        hint="its only writer can; elsewhere the last block tells which times are complete",
+        hint="its only writer can; elsewhere the last block states which times are complete",
     )

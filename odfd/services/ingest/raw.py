@@ -58,7 +58,7 @@ class RawService:
 
     @operation("POST", DATASET_PATH + "/raw/bind", needs=Owner.SOURCES)
     def bind(self, ref: str) -> wire.TaskRef:
-        """Appends the captures of a root to its dataset of captures, and begins it if needed. Result: RawChainView.
+        """Appends the captures of a source dataset to its raw chain, and begins that if needed. Result: RawChainView.
 
         Raises NotFound, Refused.
         """
@@ -66,7 +66,7 @@ class RawService:
 
     @operation("POST", DATASET_PATH + "/raw/attest", needs=Owner.SOURCES)
     def attest(self, ref: str, request: wire.AttestRawRequest) -> wire.TaskRef:
-        """Decodes the captures of another node's root again, and signs the result for its blocks.
+        """Decodes the captures of another node's source dataset again, and signs the result for its blocks.
 
         Result: RawAttestResult. Raises NotFound, Refused.
         """

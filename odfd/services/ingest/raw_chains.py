@@ -79,7 +79,7 @@ class RawChains:
         self._board, self._clock = context.board, context.clock
 
     def bind(self, ref: str) -> wire.TaskRef:
-        """Appends the captures of a root to its dataset of captures, and begins it if needed. Result: RawChainView.
+        """Appends the captures of a source dataset to its raw chain, and begins that if needed. Result: RawChainView.
 
         Raises NotFound, Refused.
         """
@@ -176,7 +176,7 @@ class RawChains:
         self._committer.commit_now(Commit(parts=(part,)))
 
     def attest(self, ref: str, request: wire.AttestRawRequest) -> wire.TaskRef:
-        """Decodes the captures of another node's root again, and signs the result for its blocks.
+        """Decodes the captures of another node's source dataset again, and signs the result for its blocks.
 
         Result: RawAttestResult. Raises NotFound, Refused.
         """
@@ -238,7 +238,7 @@ class RawChains:
         found = list(islice(bindings_in(self._home.objects, self._home.chains.chain(chain.id)), MAX_BINDINGS + 1))
         if len(found) > MAX_BINDINGS:
             raise Refused(
-                f"{chain.name} has more than {MAX_BINDINGS:,} bindings, for which there is room for no observations",
+                f"{chain.name} has more than {MAX_BINDINGS:,} bindings, more than observations can cover",
                 rule=RULE,
                 hint="its publisher may begin a rendition --from snapshot, with captures of its own",
             )
@@ -257,7 +257,7 @@ class RawChains:
             raise Refused(
                 f"{plural(size, 'byte')} of one transaction, of at most {most:,}",
                 rule="source-size",
-                hint="it is larger than this node takes in from unlisted peers",
+                hint="it is larger than this node accepts from other nodes",
             )
 
     def _sign(self, place: PlacedCapture, is_same: bool) -> int:

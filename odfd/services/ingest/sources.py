@@ -187,10 +187,10 @@ def check_one(request: wire.PullRequest) -> None:
 
 
 def check_root(name: str, rule: str, *, is_own: bool, kind: DatasetKind | None) -> None:
-    """Raises Refused for a dataset that is no root of this node, and so takes from no source."""
+    """Raises Refused for a dataset that is no source dataset of this node, and so takes from no source."""
     if not is_own or kind is not DatasetKind.ROOT:
         hint = "a derived dataset takes from its inputs, a mirror from its publisher"
-        raise Refused(f"{name} is no root of this node", rule=rule, hint=hint)
+        raise Refused(f"{name} is no source dataset of this node", rule=rule, hint=hint)
 
 
 _FIELDS: Final = {"VariableSet": "variables", "SecretSet": "secrets"}

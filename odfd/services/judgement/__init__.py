@@ -1,1 +1,1 @@
-"""Decides by the policy in force what this node relies on, and commits to its own chains: what others build on."""
+"""Decides by the policy in force which blocks this node uses and serves, and commits to its own chains."""

@@ -297,7 +297,9 @@ def check_answer(answer: ProvenanceSuccess, request: ProvenanceRequest) -> None:
     elif any(len(record.rows) > min(request.limit, record.count) for record in answer.records):
         wrong = "of more rows than it was asked for, or than it counted"
     if wrong:
-        raise EngineFault(f"the engine reported {wrong}", rule="engine-answer", hint="is this an engine of odfd?")
+        raise EngineFault(
+            f"the engine reported {wrong}", rule="engine-answer", hint="check that this is an engine of odfd"
+        )
 
 
 def absent(name: str, dataset: DatasetId) -> NotFound:

@@ -125,7 +125,7 @@ class Dependencies:
                 f"dialled from this machine, nothing answers at {silent}{but}" if silent else "it listens nowhere",
                 rule="listening", hint="does a firewall of this machine close it, or is the node too busy? odfctl logs",
             )  # fmt: skip
-        return f"{heard}: dialled from this machine, all answer; odfctl peer netcheck tells of others"
+        return f"{heard}: dialled from this machine, all answer; odfctl peer netcheck shows others"
 
     async def _ipfs(self) -> str:
         return f"Kubo {await self._remotes.ipfs_version()} answers"

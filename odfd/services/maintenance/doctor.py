@@ -93,7 +93,7 @@ class Doctor:
         waiting = [file.stat().st_size for file in self._home.folder(PARTIAL).iterdir()]
         under_way = f"; {_on_the_way(waiting)}" if waiting else ""
         if free < (reserve := self._reserve()):
-            message = f"{size(free)} free{under_way}, and {size(reserve)} are kept free: nothing new is taken in"
+            message = f"{size(free)} free{under_way}, and {size(reserve)} are kept free: no new data is stored"
             hint = "free some space, or lower limits.disk-reserve-bytes"
             return wire.Probe(name="disk", result="warning", message=message, hint=hint)
         return ok("disk", f"{size(free)} free at {directory}{under_way}")
@@ -141,7 +141,7 @@ class Doctor:
         if strays:
             spoilt.append(f"{plural(len(strays), 'block')} of no chain")
         if not spoilt:
-            return ok("rows", "every row with a seal is what was written")
+            return ok("rows", "every row with a seal is as it was written")
         of_push = spool.PUSH_DAMAGED if pushed else "odfctl pull REF --repair"
         hint = next((table.hint for table, names in found.items() if names), of_push)
         return fail("rows", f"damaged: {_few(spoilt)}", hint)
@@ -237,7 +237,7 @@ class Doctor:
         with self._home.database.read() as connection:
             left = [each for each in ResourceStore(connection).deleting() if each.status.failures]
         if not left:
-            return ok("deletions", "nothing is left of what was deleted")
+            return ok("deletions", "no data of deleted datasets is left")
         why = left[0].status
         message = f"not undone yet: {_few([f'{each.type} {each.name}' for each in left])}: {why.message}"
         return fail("deletions", message, f"{why.hint or 'the log has the details'}; it is tried again by itself")
@@ -254,7 +254,7 @@ class Doctor:
                 wrong.append(f"{self._home.name_of(dataset)}: {trouble}")
         if wrong:
             return fail("chains", _few(wrong), _REPAIR.format("REF"))
-        return ok("chains", "every block is whole and in its place; odfctl verify looks at rules and objects")
+        return ok("chains", "every block is whole and at its position; odfctl verify checks rules and objects")
 
     def _fault_of_chain(self, dataset: DatasetId) -> str | None:
         """Returns the fault of a chain; ``None`` also if the chain was rewritten during the check."""
@@ -267,7 +267,7 @@ class Doctor:
         chain = self._home.chains.chain(dataset)
         seed = chain.block_at(0).event
         if not isinstance(seed, Seed) or seed.dataset_id != dataset:
-            return "it lies under an id that its Seed does not name"
+            return "it is stored under an id that its Seed does not name"
         with self._home.database.read() as connection:
             snapshot = snapshot_of(connection, dataset)
             blocks = map(decode_block, chain.raw_blocks(0, snapshot.head.size if snapshot else 0))

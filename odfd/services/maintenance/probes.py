@@ -63,12 +63,12 @@ class TrustProbes:
         own = list(self._list_published())
         online = [name for dataset, name in own if self._is_online(dataset)]
         if not online:
-            text = "no published dataset of this node's own has its root's key here"
+            text = "no published dataset of this node's own has its dataset key here"
             return wire.Probe(name="roots", result="ok", message=text)
         return wire.Probe(
             name="roots",
             result="warning",
-            message=f"root keys of published datasets lie on this machine: {_few(online)}",
+            message=f"root keys of published datasets are on this machine: {_few(online)}",
             hint=f"odfctl trust authority rotate {online[0]} --offline-key FILE moves it into FILE, to be put away",
         )
 

@@ -124,7 +124,7 @@ def _examine(directory: Path, examine: Examine) -> int:
         keys = len(home.keys.list_lost())
     if wrong:
         raise Invalid(
-            f"what was restored does not hold: {'; '.join(wrong)}",
+            f"the restored state is not valid: {'; '.join(wrong)}",
             rule="backup-damaged",
             hint="restore an older snapshot: --snapshot",
         )
@@ -135,7 +135,7 @@ def _take(snapshot: Path, target: Path, file: SavedFile, report: Report) -> None
     source = snapshot / _inside(file.path)
     if not source.is_file() or source.stat().st_size != file.size or hash_of(source) != file.hash:
         raise Invalid(
-            f"{source} is not what was saved", rule="backup-damaged", hint="restore an older snapshot: --snapshot"
+            f"{source} is not as it was saved", rule="backup-damaged", hint="restore an older snapshot: --snapshot"
         )
     report.advance(file.size)
     if file.path != LISTING:

@@ -192,7 +192,7 @@ class StatusService:
                 name="sandbox",
                 result="warning",
                 message=f"queries run unconfined ({weaker})",
-                hint="odfctl docs cluster tells what confines them then" if host.cluster else "install bubblewrap",
+                hint="odfctl docs cluster says what confines them then" if host.cluster else "install bubblewrap",
             )
         return ok("sandbox", f"level {level} ({weaker})" if weaker else f"level {level}")
 

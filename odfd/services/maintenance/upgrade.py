@@ -66,7 +66,7 @@ def _reading(directory: Path) -> Iterator[sqlite3.Connection]:
         raise NotFound(
             f"{directory} is no state directory: there is no {DATABASE} in it",
             rule="state-directory",
-            hint="name the folder that odfd run --state was given; odfctl status tells it",
+            hint="name the folder that odfd run --state was given; odfctl status shows it",
         )
     # A reader of a database with a log leaves files beside it; without a log nobody has it open, and none are made.
     how = "mode=ro" if path.with_name(f"{DATABASE}-wal").exists() else "immutable=1"

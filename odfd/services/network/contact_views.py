@@ -58,7 +58,7 @@ def network_contact(network: Network, rungs: Iterable[str | None], blocks: Colle
     return wire.NetworkContact(
         by="invitation" if network.invited_by else "addresses",
         invited_by=network.invited_by or None,
-        means=f"{means}; its connected peers are in {plural(len(blocks), 'block')} of addresses",
+        means=f"{means}; its connected peers are in {plural(len(blocks), 'subnet')}",
         address_blocks=len(blocks),
         met={name: met[name] for name in _MEANS if met[name]},
         advice=_advice(network, met["first-use"], len(blocks)),

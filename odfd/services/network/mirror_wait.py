@@ -49,7 +49,7 @@ class MirrorWait:
         name = mirror.spec.name
         tried, advice = self._describe_tries()
         return Remote(
-            f"nobody gave {name} ({mirror.spec.id.short}): {tried}",
+            f"no peer served {name} ({mirror.spec.id.short}): {tried}",
             rule="mirror-waits",
             hint=f"{advice}; the mirror stays and continues by itself: odfctl mirror remove {name} ends it",
         )
@@ -68,7 +68,7 @@ class MirrorWait:
             said = f"; {self._mirror.message}" if self._mirror.state is SchedulerState.STALLED else ""
             return f"for {seconds} s no peer was connected{said}", "odfctl peer netcheck says what is wrong"
         is_unheard = self._mirror.state is SchedulerState.WAITING and not self._mirror.tally.blocks_wanted
-        said = ", and no signed head of it came" if is_unheard else f": {self._mirror.message}"
+        said = ", and received no signed head of it" if is_unheard else f": {self._mirror.message}"
         return (
             f"asked {plural(len(self._asked), 'peer')} in {seconds} s{said}",
             "check its id (odfctl search, odfctl network show), and whether its publisher is online",

@@ -110,7 +110,7 @@ class MirrorService:
         place = None if request.source.startswith(DID_ODF) else self._place(request.source)
         if request.peers and (place is not None or request.via is not None):
             raise Invalid(
-                "peers share what is named by its did alone", rule="mirror-from", hint="did:odf:…, and no place"
+                "peers share what is named by its did alone", rule="mirror-from", hint="did:odf:…, and no URL"
             )
         named = await self._begin(request, DatasetId.parse(request.source), None) if place is None else None
 

@@ -61,7 +61,7 @@ def _ipv6(facts: NetFacts) -> wire.Probe:
 def _probe_seen(facts: NetFacts) -> wire.Probe:
     if not facts.seen:
         return _warning(
-            "observed", "no peer has said where it sees this node", "odfctl peer list: is anybody connected?"
+            "observed", "no peer has said where it sees this node", "check that a peer is connected: odfctl peer list"
         )
     hosts = {parse_address(each).host for each in facts.seen}
     behind = not ({host for host in hosts if ":" not in host} or hosts) & set(facts.interfaces)
@@ -74,8 +74,8 @@ def _dial_backs(facts: NetFacts) -> Iterator[wire.Probe]:
         hint = "two peers in different networks must be connected that are not relays of this node"
         yield _warning("dial-back", "no address of the Internet to be tried", hint)
     for each in facts.reached:
-        tried = [f"reached from {plural(each.yes, 'block')} of addresses"] * bool(each.yes or not each.no)
-        tried += [f"not reached from {plural(each.no, 'block')} of addresses"] * bool(each.no)
+        tried = [f"reached from {plural(each.yes, 'subnet')}"] * bool(each.yes or not each.no)
+        tried += [f"not reached from {plural(each.no, 'subnet')}"] * bool(each.no)
         said = f"{each.address}: {', '.join(tried)}"
         if each.reached is Reached.YES:
             yield _ok("dial-back", said)

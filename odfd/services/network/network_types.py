@@ -42,7 +42,9 @@ class MirrorResourceSpec(msgspec.Struct, frozen=True, kw_only=True):
         | None
     ) = None
     use: Annotated[str, describe("Policy expression for using it here. Default: the node's.")] | None = None
-    serve: Annotated[str, describe("Policy expression for serving it to others. Default: the node's.")] | None = None
+    serve: Annotated[str, describe("Policy expression for serving it to other nodes. Default: the node's.")] | None = (
+        None
+    )
     expect: Annotated[str, describe("Hash of a block that its chain must contain.")] | None = None
     via: Annotated[str, describe("A URL where it is published, or ipfs.")] | None = None
     peers: Annotated[tuple[str, ...], describe("Ids of peers that share it with this node.")] | None = None
@@ -54,9 +56,9 @@ class NetworkResourceSpec(msgspec.Struct, frozen=True, kw_only=True, rename="cam
 
     bootstrap: Annotated[tuple[str, ...], describe("Multiaddrs of the peers to contact first, each with /p2p/….")]
     policy_key: (
-        Annotated[str, describe("The key that signs the network's policies; comes only from an invitation.")] | None
+        Annotated[str, describe("The key that signs the network's policies; set only by an invitation.")] | None
     ) = None
-    invited_by: Annotated[str, describe("The key that signed the invitation; comes only from one.")] | None = None
+    invited_by: Annotated[str, describe("The key that signed the invitation; set only by one.")] | None = None
 
 
 class PeerResourceSpec(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -88,7 +90,7 @@ def via_place(via: str | None, dataset: DatasetId) -> str | None:
     """Returns the place at which a dataset that is named by its did is looked for. Raises Invalid for other texts."""
     place = None if via is None else home_of(dataset) if via == "ipfs" else place_of(via)
     if via is not None and place is None:
-        raise Invalid(f"{via[:80]!r} is no place", rule="mirror-via", hint="ipfs, or a URL")
+        raise Invalid(f"{via[:80]!r} is no URL", rule="mirror-via", hint="ipfs, or a URL")
     return place
 
 

@@ -163,7 +163,7 @@ class NetworkService:
 
     @operation("DELETE", NODE_PATH + "/invitations/{id}", needs=Owner.NETWORK)
     def revoke(self, id_: str) -> wire.InvitationState:
-        """Revokes an invitation: nobody can redeem it, and nodes that did lose their place.
+        """Revokes an invitation: it can no longer be redeemed, and nodes that did lose their reserved connection.
 
         Raises NotFound, Invalid.
         """

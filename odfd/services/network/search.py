@@ -100,7 +100,7 @@ class SearchService:
             raise Invalid(f"a search for {request.limit:,}", rule="search-limit", hint=f"1 to {MAX_FOUND}")
         if unknown := [each for each in request.standing if each not in STANDINGS]:
             hint = f"one of {', '.join(STANDINGS)}"
-            raise Invalid(f"no standing is called {unknown[0][:60]!r}", rule="search-standing", hint=hint)
+            raise Invalid(f"no trust level is called {unknown[0][:60]!r}", rule="search-standing", hint=hint)
         now = self._clock.now()
         since = None if request.updated_within is None else Instant(now - request.updated_within * SECOND)
         query = CardQuery(words=request.words, license=request.license, column=request.column, updated_after=since)

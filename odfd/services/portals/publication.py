@@ -137,7 +137,7 @@ def read_opening(text: bytes, portal: DatasetId) -> tuple[DatasetId, bytes]:
     except (msgspec.MsgspecError, ValueError):
         raise _bad("it cannot be read") from None
     if len(text) > MAX_OPENING or found.type != OPENING or len(salt) != _SALT:
-        raise _bad("it is none, or of another version")
+        raise _bad("it is not an opening, or one of another version")
     if DatasetId.parse(found.portal) != portal:
         raise _bad("it is of another portal")
     return DatasetId.parse(found.input), salt
@@ -181,18 +181,20 @@ def check_portal_chain(name: str, state: ChainState, rule: PortalRule) -> None:
     """Raises Refused for a dataset that cannot be the portal of this rule."""
     if state.kind is not DatasetKind.ROOT or state.polling_source is not None or state.active_push_sources:
         hint = "declare another for it: kind: Root, without SetPollingSource and AddPushSource"
-        raise Refused(f"{name} is no root without a source", rule="portal-dataset", hint=hint)
+        raise Refused(f"{name} is not a source dataset (kind: Root) without a source", rule="portal-dataset", hint=hint)
     declared = schema_in_force(state)
     if declared is None:
         return
     held = portal_rule(declared)
     if held is None:
-        hint = "declare a new root for the portal"
+        hint = "declare a new source dataset for the portal"
         raise Refused(f"{name} has rows that no portal gave", rule="portal-dataset", hint=hint)
     if held != rule:
         said = "takes from another dataset" if held.input != rule.input else "has another rule"
         text = f"{name} was begun as a portal that {said}: rows that are published were chosen by it"
-        raise Refused(text, rule=RULE, hint="declare a new root for this one, or give the Portal its former spec")
+        raise Refused(
+            text, rule=RULE, hint="declare a new source dataset for this one, or give the Portal its former spec"
+        )
 
 
 def plan_take(
@@ -292,7 +294,7 @@ def _check_appended(operations: pa.ChunkedArray) -> None:
 
 def _changelog() -> Refused:
     return Refused(
-        "rows of the private dataset are corrected or retracted: two versions of one row would tell a difference",
+        "rows of the private dataset are corrected or retracted: two versions of one row would reveal a difference",
         rule="portal-changelog",
         hint="derive what is final from it: a query with windows appends rows and changes none",
     )

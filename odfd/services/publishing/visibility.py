@@ -165,7 +165,7 @@ class VisibilityService:
     def _check_sharing(self, entry: DatasetEntry) -> None:
         if self.visibility.is_told(entry.id):
             raise Refused(
-                f"{entry.name} is published: everybody may have it",
+                f"{entry.name} is published: every node may copy it",
                 rule="share-published",
                 hint=f"to give it to some alone: odfctl unpublish {entry.name}, then share it",
             )
@@ -329,7 +329,7 @@ def _change_of(request: wire.VisibilityRequest) -> CardChange:
         raise Invalid(f"a sample of {plural(request.sample, 'row')}", rule="sample-rows", hint=f"0 to {MAX_SAMPLE}")
     if request.all and request.sample is not None:
         hint = "odfctl publish NAME --sample N"
-        raise Invalid("a sample shows rows to everybody: name the datasets", rule="sample-all", hint=hint)
+        raise Invalid("a sample shows rows to every node: name the datasets", rule="sample-all", hint=hint)
     words = {name: getattr(request, name) for name in ChosenWords.__struct_fields__}
     change = CardChange(rows=request.sample, **words).check()
     if change.words and (request.all or len(request.refs) > 1):

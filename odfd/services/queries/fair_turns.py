@@ -148,4 +148,4 @@ class FairTurns:
 
 
 def _busy() -> Refused:
-    return Refused("too many questions wait for their turn", rule=BUSY, hint="ask again in a while")
+    return Refused("too many queries wait for a slot", rule=BUSY, hint="retry in a while")

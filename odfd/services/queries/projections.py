@@ -150,7 +150,7 @@ class ProjectionTables:
             heads = heads_of(self._home, [shard.id for shard in shards]) if shards else ()
             if entry is None or None in heads:
                 text = f"no dataset {input_.dataset_ref[:120]!r} here"
-                raise NotFound(text, rule=UNRESOLVED, hint="it is computed when the dataset comes")
+                raise NotFound(text, rule=UNRESOLVED, hint="it is computed when the dataset exists")
             names = (input_.name,) if input_.alias is not None else (input_.name, entry.name)
             recorded = [
                 RecordedInput(name=shard.name, dataset=str(shard.id), size=head.size, block=str(head.hash))

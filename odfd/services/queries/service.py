@@ -77,7 +77,7 @@ class QueryService:
             )
         # The proof is a hash over Arrow frames; text of a value is not unique.
         if request.prove and (request.plain or request.lines):
-            raise Invalid("a proven answer comes as Arrow", rule="query-prove", hint="leave plain and lines out")
+            raise Invalid("a proven answer is sent as Arrow", rule="query-prove", hint="leave plain and lines out")
         async with self.turns.one(asker.caller) as sending:
 
             async def send_whole(data: bytes | memoryview) -> None:

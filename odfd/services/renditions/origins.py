@@ -174,7 +174,7 @@ class RenditionOrigins:
                     Marks(connection).put(each, VisibilityMark.PRIVATE, now)  # private, whatever the settings publish
                 latest = collections.of(connection, active)
                 if len(latest.members) != new.row.number:
-                    raise Conflict("another rendition was begun", rule="rendition-command", hint="do it again")
+                    raise Conflict("another rendition was begun", rule="rendition-command", hint="repeat the command")
                 collections.keep(connection, msgspec.structs.replace(latest, members=(*latest.members, new)))
 
             parts = [

@@ -87,13 +87,13 @@ ENGINE_TYPE: Final = ResourceType(
     names=registry.ENGINE, spec=EngineSpec,
     about="An engine of this node: spark runs transforms, duckdb answers queries.",
     is_derived=True, made_by=ITSELF,
-    instead="[engine] of the settings (spark) and [query] (duckdb) say it: odfd config show, then start anew",
+    instead="set [engine] (spark) or [query] (duckdb) in the settings (odfd config show), then restart the node",
 )  # fmt: skip
 
 NODE_TYPE: Final = ResourceType(
     names=registry.NODE, spec=NodeSpec,
     about="This node: its name, ids, addresses and version.", is_derived=True, made_by=ITSELF,
-    instead="[node], [p2p], [http], [flight] and [api] of the settings say it: odfd config show, then start anew",
+    instead="set [node], [p2p], [http], [flight] or [api] in the settings (odfd config show), then restart the node",
 )  # fmt: skip
 
 

@@ -191,7 +191,9 @@ class Planning:
         except Invalid as fault:
             if fault.rule != "name-taken":
                 raise
-            raise Conflict(f"{fault.message}, which came meanwhile", rule=MOVED, hint="apply it again") from fault
+            raise Conflict(
+                f"{fault.message}, which was created meanwhile", rule=MOVED, hint="apply it again"
+            ) from fault
         for each in changed:
             if sealed := self._registry.get(each.type).sealed:
                 # The key may have changed since it was planned.

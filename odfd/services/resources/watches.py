@@ -203,12 +203,12 @@ def position(store: ResourceStore, since: str) -> int:
     epoch, floor = store.epoch(), store.floor()
     said, _, digits = since.rpartition("-")
     number = read_whole(digits)
-    hint = "list anew: odfctl get KIND -w without --since"
+    hint = "list again: odfctl get KIND -w without --since"
     if said != epoch or number is None or number > store.newest():
         text = f"{since[:60]!r} is no version of this node's log of resources"
         raise Invalid(text, rule="resource-version", hint=hint)
     if number < floor:
-        text = f"{since[:60]} is too old: this node keeps what came after {epoch}-{floor}"
+        text = f"{since[:60]} is too old: this node keeps the changes after {epoch}-{floor}"
         raise Invalid(text, rule="resource-version-too-old", hint=hint)
     return number
 

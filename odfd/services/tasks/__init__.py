@@ -1,1 +1,1 @@
-"""Performs the tasks that flows and people start, by their kind."""
+"""Performs the tasks that flows and callers start, by their kind."""

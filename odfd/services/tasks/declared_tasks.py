@@ -289,7 +289,7 @@ def _status(task: Task, began: Instant) -> ResourceStatus:
         case TaskPhase.DONE:
             return ResourceStatus(phase="Ready", reconciled_at=at, conditions=told)
         case _:
-            fault = task.fault or Refused("somebody cancelled it", rule=_CANCELLED)
+            fault = task.fault or Refused("it was cancelled", rule=_CANCELLED)
             return ResourceStatus(
                 phase="Failed", code=fault.rule or type(fault).__name__.lower(), message=fault.message,
                 hint=fault.hint, reconciled_at=at, conditions=told,

@@ -82,7 +82,7 @@ class FlowTasks(NamedTuple):
                 return await self._in_order(plan, record)
             finally:
                 del self.at_work[scope]
-        return Ended(Outcome.CANCELLED, "somebody deleted it")
+        return Ended(Outcome.CANCELLED, "it was deleted")
 
     def cancel(self, run: str) -> None:
         """Cancels a run and its task, if it is under way."""
@@ -206,7 +206,7 @@ class FlowTasks(NamedTuple):
             raise Refused(
                 "the dataset is no derived one",
                 rule="transform-target",
-                hint="RFC-019, Transform: kind: Ingest with a Source brings data into a root",
+                hint="RFC-019, Transform: kind: Ingest with a Source brings data into a source dataset",
             )
 
     async def _await_end(self, run: str, submit: _Submit) -> Ended:
@@ -232,7 +232,7 @@ def _trigger(plan: FlowPlan, record: Record) -> TriggerTime | None:
 def end_of(task: Task) -> Ended:
     """Returns how a finished task ended."""
     if task.state is TaskPhase.CANCELLED:
-        return Ended(Outcome.CANCELLED, "somebody cancelled it")
+        return Ended(Outcome.CANCELLED, "it was cancelled")
     if task.fault is not None:
         return ended_by(task.fault)
     return _judge(task.result)
@@ -258,7 +258,7 @@ def _judge(result: object) -> Ended:
             return Ended(Outcome.UPDATED, f"{plural(result.blocks, 'block')} verified ({result.level})")
         case wire.VerifyReport():
             rules = ", ".join(sorted({failure.rule for failure in result.failures}))
-            return Ended(Outcome.REFUSED, f"verification failed: {rules}; odfctl verify {result.ref} tells more")
+            return Ended(Outcome.REFUSED, f"verification failed: {rules}; odfctl verify {result.ref} shows more")
         case wire.PushResult(items=(item,)):
             return _judge_push(item)
         case wire.RewriteResult(outcome="rewritten"):

@@ -277,7 +277,7 @@ class ImportExport:
                 )
                 async with outside(request.source):
                     await self._fetch_objects(shown.peer, chain, report)
-                hint = "nothing of it was taken: its publisher repairs it"
+                hint = "no part of it was stored: its publisher has to repair it"
                 copy = Copy(request.source, chain, self._home.objects, hint, head)
                 done = await self._take_in(copy, await _statements(shown), name, request, report)
                 # Only now: after an import that was cut off, the blocks fetched so far need not be fetched again.
@@ -519,7 +519,7 @@ def _is_unsettled(home: StateDirectory, dataset: DatasetId) -> bool:
         return False
     seed = chain.block_at(0).event
     if not isinstance(seed, Seed) or seed.dataset_id != dataset:
-        raise BlockDamaged(dataset, 0, "the chain lies under an id that its Seed does not name")
+        raise BlockDamaged(dataset, 0, "the chain is stored under an id that its Seed does not name")
     return True
 
 

@@ -88,7 +88,7 @@ class PushService:
         else:
             wanted = list(dict.fromkeys(map(self._resolve, request.refs)))
         if request.to is not None and "/" in request.to and (request.all or len(wanted) != 1):
-            text = f"{request.to[:80]} is the place of one dataset"
+            text = f"{request.to[:80]} is the folder of one dataset"
             raise Invalid(text, rule="repository", hint="leave out what follows the /: each goes under its own name")
         return wanted
 
@@ -144,9 +144,9 @@ class PushService:
 
 def _private(entry: DatasetEntry, target: Target) -> Refused:
     return Refused(
-        f"{entry.name} is private: nothing of it leaves this node",
+        f"{entry.name} is private: no data of it leaves this node",
         rule=PRIVATE,
-        hint=f"odfctl publish {entry.name}, or give it to this place alone: odfctl push {entry.name} --to {target}"
+        hint=f"odfctl publish {entry.name}, or give it to this repository alone: odfctl push {entry.name} --to {target}"
         " --private",
     )
 
@@ -159,9 +159,7 @@ def _explain(fault: Conflict, target: Target, entry: DatasetEntry) -> Conflict:
             hint = f"odfctl push {entry.name} again; where it is refused, the other history is there: {pull}"
             return Conflict(f"someone else pushed to {target} meanwhile: {fault.message}", rule=RACED, hint=hint)
         case "export-behind":
-            return Conflict(
-                fault.message, rule="push-behind", hint=f"take in what is there first: odfctl pull {target}"
-            )
+            return Conflict(fault.message, rule="push-behind", hint=f"pull what is there first: odfctl pull {target}")
         case "export-diverged":
             hint = f"look at what is there on another node: {pull}; or push under another name: --to {target}-2"
             return Conflict(fault.message, rule="push-diverged", hint=hint)

@@ -143,7 +143,7 @@ class AuthorityService:
 
     @operation("POST", DATASET_PATH + "/authority/key", needs=Owner.KEYS)
     def dataset_key(self, ref: str) -> wire.DatasetKey:
-        """Returns a dataset's secret key, for a person who takes it offline. Raises NotFound if it is not here."""
+        """Returns a dataset's secret key, for the operator to take it offline. Raises NotFound if it is not here."""
         entry = self._home.resolve(ref)
         return wire.DatasetKey(key=str(entry.id), seed=self._home.keys.dataset_seed(entry.id).hex())
 

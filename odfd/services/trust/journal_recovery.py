@@ -263,7 +263,7 @@ class JournalRecovery:
             try:
                 await self._peers.pull_statements(peer)
             except Remote as fault:
-                self._signer.logger.info("a peer does not tell what we signed", peer=peer, fault=str(fault))
+                self._signer.logger.info("a peer does not send what we signed", peer=peer, fault=str(fault))
                 return
             self._told.add(peer)
 

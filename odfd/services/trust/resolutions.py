@@ -164,7 +164,7 @@ class ResolutionService:
         """Raises Refused for an owner, who has to settle a fork by a new epoch, which everybody sees."""
         if (answer.branch or (case.fork and answer.resolutions)) and self._home.keys.has_dataset_key(entry.id):
             raise Refused(
-                f"{entry.name} is published by this node: only a new epoch settles its fork for everybody",
+                f"{entry.name} is published by this node: only a new epoch settles its fork for all nodes",
                 rule="resolve-owner",
                 hint=f"odfctl trust authority rotate {entry.name} opens one that keeps all that is here",
             )

@@ -97,7 +97,7 @@ class TrustService:
 
     @operation("GET", DATASET_PATH + "/trust", needs=Owner.POLICY)
     def show(self, ref: str) -> wire.TrustView:
-        """Shows how far a dataset may be relied on, and why; of several shards, each. Raises NotFound, Invalid."""
+        """Shows the reach and trust level of a dataset, and why; of several shards, each. Raises NotFound, Invalid."""
         entry = self._home.resolve(ref)
         others = () if is_one_chain(ref) else self._home.shards_of(entry.id)[1:]
         views = [self._view(self._home.resolve(str(other))) for other in others]
@@ -218,7 +218,7 @@ class TrustService:
                         dataset=name,
                         block=wrong.sequence_number,
                         at=attestation.finished_at,
-                        message=f"{group} computed another answer, {plural(wrong.runs, 'time')}",
+                        message=f"{group} computed another result, {plural(wrong.runs, 'time')}",
                         kept=self._evidence.has_bundle(wrong.bundle),
                         recheck=looked_into.get(wrong.bundle),
                     )
@@ -238,7 +238,7 @@ class TrustService:
         policy = self._evaluator.policy_of(known.dataset)
         text = ""
         if decision.against:
-            text = f": {decision.against} computed another answer, {decision.attested} the same"
+            text = f": {decision.against} computed another result, {decision.attested} the same"
         if decision.status is DatasetStatus.OWN_MISMATCH and decision.attested >= max(
             known.quorum, policy.tolerated + 1
         ):
@@ -325,15 +325,15 @@ class TrustService:
 
 
 _REASONS: Final = {
-    "refuted": "validators re-ran it and got another answer",
-    "accused": "one validator alone re-ran it and got another answer: it may be its machine that is broken",
-    "own-mismatch": "this node re-ran it and got another answer",
+    "refuted": "validators re-ran it and got another result",
+    "accused": "one validator alone re-ran it and got another result: its machine may be broken",
+    "own-mismatch": "this node re-ran it and got another result",
     "split": "validators contradict each other",
-    "nondeterministic": "it does not give the same answer twice",
-    "disputed": "a validator got another answer, not enough to decide",
+    "nondeterministic": "two runs give different results",
+    "disputed": "a validator got another result, which is not enough to decide",
     "pending": "it was not re-run yet",
     "engine-not-pinned": "its pin names an engine that no validator which re-ran it has, so it cannot be held to it",
-    "too-costly": "it takes an engine longer than those who tried it spend on a step",
+    "too-costly": "a step takes an engine longer than validators allow",
 }
 _OTHER: Final = {
     "fork": "its owner's key signed two histories; below this block they agree",
@@ -341,9 +341,9 @@ _OTHER: Final = {
     "fresh": "its newest signed head is too old",
     "ahead": "its newest head was signed at a time ahead of this clock: this clock or its signer's is wrong, "
     "odfctl doctor looks at this one",
-    "abandoned": "you gave it up here",
+    "abandoned": "you abandoned it here",
     "observed": "not enough observers found the same at its source",
-    "inputs": "an input that it read may not be relied on that far",
+    "inputs": "it read blocks of an input that are beyond that input's reach",
 }
 
 

@@ -81,9 +81,9 @@ def proof_view(name: str, proof: Proof, here: Multihash | None = None) -> wire.E
     who = ", ".join(key.short for key in proof.accused)
     told = {
         FORK: f"the key {who} signed two histories that differ from here on",
-        DOUBLE_VOTE: f"the validator {who} said two things that exclude each other; its word counts no more",
+        DOUBLE_VOTE: f"the validator {who} signed two contradicting statements; its statements no longer count",
         DOUBLE_COSIGN: f"the witness {who} cosigned two histories that differ from here on",
-        AUTHORITY_FORK: f"the roots {who} signed two different versions {proof.epoch} of who may write",
+        AUTHORITY_FORK: f"the root keys {who} signed two different versions {proof.epoch} of who may write",
     }
     name_of_file = str(proof.id)
     return wire.EvidenceView(

@@ -50,7 +50,7 @@ def long_pause(name: str, chain: ChainReader, outcome: PullOutcome) -> str:
     days = plural((time - before) // (86_400 * instant.SECOND), "day")
     return (
         f"block #{first} is of {instant.render(time)}, {days} after the block before; if the clock of this machine is"
-        f" wrong ({CLOCK_AHEAD}), set it, and give the block up before others rely on it:"
+        f" wrong ({CLOCK_AHEAD}), set it, and drop the block before others use it:"
         f" odfctl reset {name} '#{first - 1}'"
     )
 
@@ -78,7 +78,7 @@ def note_pulled(seen: TraceSpan, item: wire.PullItem | None) -> None:
 def uncacheable(name: str, reason: str) -> str:
     """Says why a source was not read again, and how it is."""
     return (
-        f"{reason}: its source cannot tell whether it changed, and was read before; to read it again:"
+        f"{reason}: its source does not report whether it changed, and was read before; to read it again:"
         f" odfctl pull {name} --fetch-uncacheable"
     )
 

@@ -95,7 +95,7 @@ class VolumeCache:
                 too_many -= each
         if too_many > 0:
             raise Environment(
-                f"the cache of the volume has no room for {size:,} bytes more: {self.limit:,} are in use at once",
+                f"the cache of the volume has no space for {size:,} bytes more: {self.limit:,} are in use at once",
                 rule="volume-cache-full",
                 hint="raise volumePolicy.cache of the volume, or ask for less at a time",
             )

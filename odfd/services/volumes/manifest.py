@@ -143,8 +143,7 @@ def check_volume(draft: Draft) -> None:
 
 PERSISTENT_VOLUME_TYPE: Final = ResourceType(
     names=registry.PERSISTENT_VOLUME,
-    about="A place that stores slices of datasets in place of the state directory: a folder on "
-    "another disk, or a bucket.",
+    about="Storage for slices of datasets outside of the state directory: a folder on another disk, or a bucket.",
     spec=PersistentVolumeSpec, annotations={POLICY: VolumePolicy},
     is_silent=True,
     check=check_volume,

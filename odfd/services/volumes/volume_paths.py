@@ -67,7 +67,7 @@ class VolumeFolder:
             mark = self._root / MARK
             if not self._is_marked():
                 if not is_new:
-                    raise away(self._volume, f"{self._root} has no mark of it: is its disk mounted?")
+                    raise away(self._volume, f"{self._root} has no mark of it: check that its disk is mounted")
                 self._begin(mark, volume)
             _check_mark(self._volume, mark.read_text(), volume, str(mark))
 
@@ -129,7 +129,7 @@ class VolumeFolder:
 
     def _check(self) -> None:
         if not self._is_marked():
-            raise away(self._volume, f"{self._root} has no mark of it: is its disk mounted?")
+            raise away(self._volume, f"{self._root} has no mark of it: check that its disk is mounted")
 
     def _place(self, name: Multihash) -> Path:
         return self._root / f"{name.digest[0]:02x}" / str(name)
@@ -139,7 +139,7 @@ class VolumeFolder:
         try:
             yield
         except TimeoutError as error:
-            raise away(self._volume, f"{self._root} does not answer: is its server there?") from error
+            raise away(self._volume, f"{self._root} does not answer: check its server") from error
         except OSError as error:
             raise away(self._volume, f"{error.filename or self._root}: {error.strerror}") from error
 
@@ -210,7 +210,7 @@ class BucketPlace:
 
 def away(volume: str, why: str) -> Environment:
     """Returns the fault for a volume that cannot be used now."""
-    hint = f"odfctl get volume {volume}; what lies elsewhere is read as ever"
+    hint = f"odfctl get volume {volume}; data elsewhere is read as before"
     return Environment(f"volume {volume} is away: {why}", rule=AWAY, hint=hint)
 
 

@@ -146,7 +146,7 @@ class VolumeController(Controller):
         name, what = before.name, "is not deleted" if after is None else f"keeps its {', '.join(changed)}"
         slices, remains = plural(usage.objects, "slice"), plural(usage.remains, "copy", "copies")
         raise Refused(
-            f"volume {name} {what}: {slices} of datasets and {remains} to be deleted lie there",
+            f"volume {name} {what}: {slices} of datasets and {remains} to be deleted are there",
             rule="volume-in-use",
             hint=f"take the datasets out of its volumePolicy: odfctl edit volume {name}; their slices come back first"
             if usage.objects
@@ -167,6 +167,6 @@ class VolumeController(Controller):
 
 def _usage_condition(usage: VolumeUsage, waiting: int) -> ConditionValue:
     value = {"slices": usage.objects, "bytes": usage.bytes, "waiting": waiting, "remains": usage.remains}
-    still = f", {waiting:,} also here still, since somebody may be reading them" if waiting else ""
+    still = f", {waiting:,} also here still, since a reader may use them" if waiting else ""
     remains = f", {plural(usage.remains, 'copy', 'copies')} to be deleted" if usage.remains else ""
     return ConditionValue(value=value, message=f"{plural(usage.objects, 'slice')}{still}{remains}")

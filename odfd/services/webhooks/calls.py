@@ -190,7 +190,7 @@ class WebhookController(Controller):
             silence = await self._webhooks.reach(resource)
         lost = f"{plural(calls.dead, 'delivery', 'deliveries')} given up" if calls.dead else ""
         repeated = f"a call failed, and is repeated: {calls.said}" if calls.failures and not failing else ""
-        unknown = f"it took the connection, but gave no answer to HEAD: {silence}; a call will tell" if silence else ""
+        unknown = f"it accepted the connection, but did not answer HEAD: {silence}" if silence else ""
         message = "; ".join(each for each in (unknown, repeated, lost) if each)
         told = {"Answers": ConditionValue(value=UNKNOWN if silence else not failing, message=message)}
         if not failing:

@@ -247,5 +247,5 @@ def _cannot_write(path: Path, error: OSError) -> Environment:
     return Environment(
         f"cannot write {path.name}: {error.strerror or error}",
         rule="signing-journal",
-        hint="is the disk full, or the folder read-only?",
+        hint="check that the disk is not full, and the folder not read-only",
     )

@@ -89,7 +89,7 @@ class SecretKeys:
         header = _header(sealed)
         if header.get(BINDING) not in bindings:
             raise Invalid(
-                "a sealed value that was made for another place",
+                "a sealed value that was made for another field",
                 rule="wrong-binding",
                 hint="write the value itself; it is sealed when it is applied",
             )

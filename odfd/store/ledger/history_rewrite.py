@@ -62,7 +62,7 @@ def check_opening(opened: Epoch | None, kept: Frontier, last: Frontier) -> None:
         raise Conflict(
             "the epoch speaks of another history than the one that is here",
             rule="rewrite-draft",
-            hint="the chain moved since it was drafted: do it again",
+            hint="the chain moved since it was drafted: repeat the command",
         )
 
 

@@ -26,7 +26,7 @@ VERDICT: Final = "verdict"
 VERSION: Final = "version"
 """Of two authorities of one version: follow the one whose sid is ``name``."""
 EPOCH: Final = "epoch"
-"""Follow an epoch although it gives up blocks that are here; ``name`` is the head that was seen."""
+"""Follow an epoch although it drops blocks that are here; ``name`` is the head that was seen."""
 ABANDONED: Final = "abandoned"
 """Rely on nothing beyond the first ``place`` blocks, and accept no more."""
 

@@ -7,7 +7,7 @@ from typing import Final
 from chain.store.seals import Sealed
 
 _REPAIR: Final = "odfctl pull REF --repair makes it again"
-_RESTORE: Final = "restore the database from a backup: nothing else tells what it was"
+_RESTORE: Final = "restore the database from a backup: no other record has it"
 LIVE: Final = Sealed("trust_live", ("dataset", "type", "signer", "sid", "envelope", "payload"), _REPAIR)
 CHAINS: Final = Sealed("trust_chains", ("dataset", "frontier", "data", "epoch"), _REPAIR)
 REPLAYS: Final = Sealed("trust_replays", ("dataset", "sequence", "block", "checkpoint"), _REPAIR)

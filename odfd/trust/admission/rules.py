@@ -96,9 +96,9 @@ def epoch_of(size: int, root_at: RootAt, walk: Sequence[Rights], heads: Iterable
             if opened.replaces and size < last.size:
                 raise Conflict(
                     f"it is not known whether the blocks from #{base.size} on are those that epoch {opened.number}"
-                    " gave up",
+                    " dropped",
                     rule="import-epoch",
-                    hint="no signed head came with the copy: export it again from a node that has it",
+                    hint="the copy has no signed head: export it again from a node that has it",
                 )
             if opened.replaces and root_at(last.size) == last.root_hash:
                 raise _given_up(opened, f"of its {plural(size, 'block')} that keeps {base.size}")
@@ -108,7 +108,7 @@ def epoch_of(size: int, root_at: RootAt, walk: Sequence[Rights], heads: Iterable
 
 def _given_up(opened: Epoch, why: str) -> Conflict:
     return Conflict(
-        f"the copy is of a history that epoch {opened.number} gave up ({opened.reason}): {why}",
+        f"the copy is of a history that epoch {opened.number} dropped ({opened.reason}): {why}",
         rule="import-given-up",
         hint="import a copy that was made since, or mirror the dataset",
     )
@@ -293,14 +293,14 @@ def _into_epoch(
             return verdict
     turn = turn_to(head.epoch, context.epoch, context.walk)
     if turn is None or not turn.keeps(context.size, root_at):
-        return Admitted(AdmissionOutcome.REWRITE, f"epoch {head.epoch} gives up blocks that are here")
+        return Admitted(AdmissionOutcome.REWRITE, f"epoch {head.epoch} drops blocks that are here")
     return Admitted(AdmissionOutcome.ADVANCE)
 
 
 def _against_mine(head: HeadStatement, newest: HeadStatement | None, root_at: RootAt) -> Admitted:
     mine = root_at(head.size)
     if mine is not None and mine != head.root_hash:
-        return Admitted(AdmissionOutcome.FORK, f"my tree of {plural(head.size, 'block')} has another root")
+        return Admitted(AdmissionOutcome.FORK, f"my tree of {plural(head.size, 'block')} has another tree hash")
     if newest is None:
         return Admitted(AdmissionOutcome.ADVANCE)
     if head.size == newest.size:
@@ -313,7 +313,9 @@ def _against_mine(head: HeadStatement, newest: HeadStatement | None, root_at: Ro
 def _judge_renewal(head: HeadStatement, newest: HeadStatement) -> Admitted:
     """Judges a head of the same blocks: its frontier counts before its time, and never goes back."""
     if (head.upper or 0) < (newest.upper or 0):
-        return Admitted(AdmissionOutcome.OLDER, f"a head of the same blocks says upper {newest.upper}, which is later")
+        return Admitted(
+            AdmissionOutcome.OLDER, f"a head of the same blocks states frontier {newest.upper}, which is later"
+        )
     return Admitted(AdmissionOutcome.RENEWED if head.order > newest.order else AdmissionOutcome.OLDER)
 
 

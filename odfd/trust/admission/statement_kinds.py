@@ -166,7 +166,7 @@ def _notice_policy(policy: PolicyStatement, _name: str) -> StatementNotice:
 
 def _notice_card(card: Card, name: str) -> StatementNotice:
     if card.claims is None:
-        text = "its publisher shows it no more; a copy here stays"
+        text = "its publisher withdrew it; a copy here stays"
         return StatementNotice("card.withdrawn", name, text, about(card.dataset), {"at": card.issued_at})
     return StatementNotice("card.heard", name, f"called {card.claims.name}", about(card.dataset))
 

@@ -1,2 +1,2 @@
-"""Judges the contents of the ledger: verdicts, reach, suspensions,
-the choice between forks, and a person's decisions."""
+"""Judges the contents of the trust ledger: verdicts, reach, suspensions, choices between forks, and decisions of the
+operator."""

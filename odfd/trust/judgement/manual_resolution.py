@@ -185,14 +185,14 @@ def _follow_mine(case: PendingDecision, name: Multihash, number: int, now: Insta
         made.append(Resolution(matter=BRANCH, number=case.epoch, place=number, name=name, at=now))
     for stop in case.stops:
         if stop.step <= number:
-            settles.append(f"#{stop.step} is relied on as data, though it is {stop.rule}")
+            settles.append(f"#{stop.step} is used as data, although it is {stop.rule}")
             made.append(Resolution(matter=VERDICT, number=stop.step, place=stop.step, name=stop.block, at=now))
     if case.abandoned:
         settles.append("it is taken up again")
     if settles:
         return DecisionOutcome(settles=tuple(settles), resolutions=tuple(made))
     first = min([*(stop.step for stop in case.stops), *([case.fork.index] if case.fork else [])], default=None)
-    hint = "odfctl trust show REF tells what does" if first is None else f"name a block from #{first} on"
+    hint = "odfctl trust show REF lists what does" if first is None else f"name a block from #{first} on"
     raise Refused(f"nothing about {case.name} up to #{number} waits for a decision", rule="resolve", hint=hint)
 
 

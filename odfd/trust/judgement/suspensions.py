@@ -70,7 +70,7 @@ class Suspensions:
         found = {row[0]: Suspended(row[0], row[2], Instant(row[1])) for row in SUSPENDED.rows(self._db)}
         for group, key, places in self._two_faced(policy):
             datasets = ", ".join(sorted({dataset.short for dataset, _ in places}))
-            found[group] = Suspended(group, f"{key.short} said two things that exclude each other, of {datasets}")
+            found[group] = Suspended(group, f"{key.short} signed two contradicting statements, of {datasets}")
         return [found[group] for group in sorted(found)]
 
     def lift(self, policy: Policy, group: str, now: Instant) -> Suspended:

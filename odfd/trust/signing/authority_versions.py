@@ -69,7 +69,7 @@ def keep_version(
         raise Conflict(
             f"version {authority.version} does not follow: {verdict.reason or verdict.outcome.value}",
             rule="authority-version",
-            hint="somebody was first, or the clock is wrong: ask for a new draft",
+            hint="another version was signed first, or the clock is wrong: ask for a new draft",
         )
     for key in signed.signers:
         keys.may_note(key, journal_topics.authority(key, authority.dataset), (authority.version,), str(signed.sid))
@@ -100,7 +100,7 @@ def note_newest(connection: sqlite3.Connection, keys: KeyStore, dataset: Dataset
 
 def _lacking(count: int) -> Refused:
     return Refused(
-        f"{count} more of the roots must sign this version",
+        f"{count} more of the root keys must sign this version",
         rule="authority-signatures",
         hint="give the file that holds the dataset's key: --offline-key FILE",
     )

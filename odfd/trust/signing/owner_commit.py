@@ -362,7 +362,7 @@ class OwnerCommitter:
             checked, newest = ledger.chain(dataset), ledger.newest_head(dataset)
             rights = Authorities(connection).rights(dataset)
         if checked.frontier.size != plan.last.size:
-            raise Conflict(f"the head of {dataset.short} moved", rule="head-moved", hint="do it again")
+            raise Conflict(f"the head of {dataset.short} moved", rule="head-moved", hint="repeat the command")
         check_newest(newest[0] if newest else None, epoch_of(dataset, checked, rights), plan.last.size)
         # A state from an old backup must not declare an end of the chain that is not its end.
         self._check_behind(dataset, checked.epoch, checked.frontier)

@@ -334,10 +334,10 @@ class EvidenceRechecker:
 
 _SAYING: Final = {
     "confirmed": "it is wrong, the re-run here says so too",
-    "refuted": "it is right, the re-run here gives what was published",
+    "refuted": "it is right: the re-run here gives the published result",
     "incomplete": "the evidence does not hold what the step reads",
-    "unable": "this machine cannot tell",
-    UNFIT: "what was named as evidence is none",
+    "unable": "this machine cannot decide",
+    UNFIT: "the named file is not evidence",
 }
 
 

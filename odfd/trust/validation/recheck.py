@@ -154,13 +154,15 @@ class _Recheck:
             return self._unable(f"the step cannot be run: {outcome}", identity)
         computed = actual_of(outcome.event, outcome.data)
         if outcome.is_reproduced:
-            return self._answer(Result.REFUTED, identity, "it gives what was published", state=state, computed=computed)
+            return self._answer(
+                Result.REFUTED, identity, "it gives the published result", state=state, computed=computed
+            )
         determinism = await self._determinism(checkpoint)
         if determinism != "strict":
             reason = f"the query's determinism is {determinism!r}, so no signer is blamed"
             return msgspec.structs.replace(self._unable(reason, identity), determinism=determinism)
         if computed != self._case.manifest.actual:
-            return self._unable("a third answer: neither what was published nor what the bundle says", identity)
+            return self._unable("a third result: neither the published one nor that of the bundle", identity)
         return self._answer(
             Result.CONFIRMED,
             identity,

@@ -438,7 +438,8 @@ class Validator:
             self._signer.events.emit(
                 "verdict.not-reproducible-here",
                 name,
-                f"#{number}: another engine than the pinned one gives the same, which proves nothing of that one",
+                f"#{number}: another engine than the pinned one gives the same rows, which proves "
+                "nothing about the pinned one",
                 about=told,
                 block=number,
                 reason=run.reason,

@@ -335,7 +335,7 @@ def _check_unforked(connection: sqlite3.Connection, tree: TreeCheckpoint) -> Non
         raise Refused(
             f"{tree.origin} is forked at block #{forked}: two histories of it are signed",
             rule="trust.forked",
-            hint="nothing beyond that is cosigned; odfctl trust show REF tells more where it is mirrored",
+            hint="nothing beyond that is cosigned; odfctl trust show REF shows more where it is mirrored",
         )
 
 

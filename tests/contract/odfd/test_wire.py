@@ -308,7 +308,7 @@ def test_a_derived_dataset_becomes_a_root_and_that_is_told(tmp_path: Path) -> No
     former.add_rows(table, found, inputSlices=A_DERIVATIVE["inputSlices"])
     chain, objects = converted(former, tmp_path / "new")
     assert verify_chain(chain, objects, VerificationRequest(ref="x")).ok
-    assert compare(chain, objects).told().endswith("equal for 1 slice; it was derived, and is a root now")
+    assert compare(chain, objects).told().endswith("equal for 1 slice; it was derived, and is a source dataset now")
 
 
 def _changed_block(former: FormerDataset) -> None:

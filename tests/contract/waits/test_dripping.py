@@ -1,7 +1,7 @@
 """Whoever asks somebody else leaves one who is slow, in time, and leaves at once when nobody waits any more.
 
-One dripping server for all of them; the rows of tests/meta/waits.md name these cases. How long each waits is set short here,
-and nothing but its own bounds ends a wait: a watchdog far beyond them fails the test.
+One dripping server for all of them; the rows of tests/meta/waits.md name these cases. How long each waits is set short
+here, and nothing but its own bounds ends a wait: a watchdog far beyond them fails the test.
 """
 
 from __future__ import annotations

@@ -418,7 +418,7 @@ def test_watches_go_on_when_the_daemon_is_killed_and_started(make_daemon: Callab
         for process, *_ in watches:
             process.send_signal(signal.SIGINT)
             process.wait(PATIENCE)
-        lagged = "events before number 1 cannot be told: the daemon started again"
+        lagged = "events before number 1 are not available: the daemon started again"
         assert told == [[*BEFORE, *AFTER], [*BEFORE, *AFTER], [*BEFORE, lagged, *AFTER]]
         assert [process.returncode for process, *_ in watches] == [130, 0, 0]
     for name in SAYING:

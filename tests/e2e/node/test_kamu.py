@@ -296,7 +296,7 @@ def test_the_line_is_cut_while_a_node_pulls_from_kamu(node: Node, full: Workspac
         served.lines.when(b"GET /cities/data/", CUT_AT, served.lines.cut)
         first = node.daemon.said("pull", "kamu/cities")
         if first.code:
-            assert "what came is kept" in first.err
+            assert "the received bytes are kept" in first.err
             node.daemon.ask("pull", "kamu/cities")
         asked = served.lines.seen(ASKED)
         assert set(asked) == whole(full)

@@ -214,8 +214,8 @@ def test_a_node_starts_on_a_full_disk(make_daemon: Callable[..., Any], holder: i
     assert daemon.ask("status")["disk"]["free"] < SIZE // 100
     probes = {probe["name"]: probe for probe in json.loads(daemon.ctl("doctor", "-o", "json").out)}
     assert probes["disk"]["result"] != "ok"
-    assert "nothing new is written until there is room" in probes["last end"]["message"]
-    assert "nothing new is written until there is room" in daemon.told()
+    assert "nothing new is written until there is space" in probes["last end"]["message"]
+    assert "nothing new is written until there is space" in daemon.told()
     code, said = readiness(port)
     assert (code, "no disk: " in said) == (503, True)
     fill(small_disk)  # the reserve, and what the stop gave back

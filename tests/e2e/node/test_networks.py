@@ -205,7 +205,7 @@ def test_an_invitation_for_one_node_is_redeemed_once(make_daemon: Callable[..., 
     alice.start()
     joined = bob.said("join", "-y", line)
     assert joined.code == 0, joined.err
-    assert "good for    1 node" in joined.err
+    assert "valid for   1 node" in joined.err
     refused = carol.said("join", "-y", line)
     assert refused.code != 0
     assert "rule invitation-used" in refused.err
@@ -266,7 +266,7 @@ def test_two_daemons_show_each_other_by_name(make_daemon: Callable[..., Any]) ->
     mallory.ask("network", "join", "village", "--bootstrap", alice.ask("status")["listen"][0])
     other = mallory.ask("status")["peerId"]
     until(lambda: names(bob).get(other) == "Gr\u0430z")
-    assert "tell them apart by their ids" in bob.said("peer", "list").err
+    assert "distinguish them by their ids" in bob.said("peer", "list").err
     mallory.stop()
 
     (alice.folder / "odfd.toml").write_text(name_settings("Leoben"))
@@ -503,9 +503,7 @@ def test_a_person_speaks_for_a_machine_that_has_nobody_to_ask(make_daemon: Calla
     write(alice.folder, 0)
     assert alice.ctl("pull", "cities").code == 4
     said = alice.ctl("trust", "sign", "--alone")
-    assert (said.code, "no listed key could be asked" in said.out, "cities" in said.out) == (0, True, True), (
-        said
-    )
+    assert (said.code, "no listed key could be asked" in said.out, "cities" in said.out) == (0, True, True), said
     (item,) = alice.ask("pull", "cities")["items"]
     assert item["outcome"] == "updated"
     alice.kill()

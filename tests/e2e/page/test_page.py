@@ -177,7 +177,7 @@ def test_a_stranger_finds_why_a_dataset_is_not_relied_on(seen: Seen) -> None:
     assert "accused" in first.inner_text()
     first.get_by_role("link").click()
     seen.tab.wait_for_selector(".evidence")
-    assert "You may rely on blocks 0 to 5 of 7" in seen.tab.locator(".verdict").inner_text()
+    assert "Reach for use: blocks 0 to 5 of 7" in seen.tab.locator(".verdict").inner_text()
     row = seen.tab.locator(".evidence tbody tr").inner_text().split("\t")
     assert row[0] == "0"
     assert "Graz" in row
@@ -240,9 +240,9 @@ def test_what_it_does_is_done_by_the_node(seen: Seen, lie: Any) -> None:
     act(names[0], "It is private." if before else "It is public.", names[1])
     assert lie.told("datasets", "describe", "bob.cities").dataset.published is not before
     seen.go("network")
-    act("Pause", "It rests.", "Go on")
+    act("Pause", "It is paused.", "Resume")
     assert any(one.state == "paused" for one in lie.does("mirrors"))
-    act("Go on", "It goes on.", "Pause")
+    act("Resume", "It is resumed.", "Pause")
 
 
 def test_what_is_announced_is_mirrored_with_a_click(seen: Seen, lie: Any) -> None:
@@ -264,7 +264,7 @@ def test_who_may_see_a_dataset_is_chosen_before_it_is_published(seen: Seen, lie:
     lie.told("visibility", "unpublish", wire.VisibilityRequest(refs=("bob.cities",)))
     seen.go("datasets/bob.cities")
     settings = seen.tab.get_by_role("region", name="Settings")
-    assert "nobody: it is private" in settings.inner_text()
+    assert "no other node: it is private" in settings.inner_text()
     assert "owner=bob" in settings.inner_text()
     assert "data & reproduced as for all" in settings.inner_text()
     seen.tab.get_by_role("button", name="Publish", exact=True).click()
@@ -687,10 +687,10 @@ def test_a_person_decides_what_no_rule_does(seen: Seen, lie: Any) -> None:
     seen.go("datasets/austria.towns.bad/trust")
     seen.tab.get_by_role("button", name="Follow it").first.click()
     dialog = seen.tab.locator("dialog[open]")
-    assert "whatever others say" in dialog.inner_text()
+    assert "whatever other nodes state" in dialog.inner_text()
     dialog.get_by_role("button", name="Follow it").click()
     dialog.get_by_text("Decided.").wait_for()
-    seen.tab.get_by_text("A person decided").first.wait_for(state="attached")
+    seen.tab.get_by_text("The operator decided").first.wait_for(state="attached")
     assert dialog.get_by_text("Decided.").is_visible(), "the answer stays until the question is closed"
     dialog.get_by_role("button", name="Close").click()
     seen.tab.get_by_role("heading", name="Waits for your decision").wait_for(state="detached")

@@ -193,7 +193,7 @@ def test_a_query_that_means_nothing_says_where(dataset: Callable[..., Any], csv_
 def test_another_engine_is_not_impersonated(dataset: Callable[..., Any], csv_step: Callable[..., Any]) -> None:
     steps = TransformSql(engine="datafusion", queries=(SqlQueryStep(query="select * from input"),))
     answer = dataset(MergeAppend()).ingest(HEAD + "A,1\n", csv_step(CITY), preprocess=steps)
-    assert "preprocess asks for engine 'datafusion'" in str(answer)
+    assert "preprocess requires engine 'datafusion'" in str(answer)
 
 
 def test_input_order_survives_the_ranges_and_a_filter(
@@ -258,7 +258,7 @@ def test_what_is_passed_over_within_a_file_is_told(dataset: Callable[..., Any]) 
     assert answer.rows.remarks == ("fields that the schema does not name (records): zip (2), x (1)",)
     step = ReadCsv(header=True, ddl_schema=("city STRING, people BIGINT",))
     answer = dataset(MergeAppend()).ingest("city,population\nA,1\n", step)
-    assert answer.rows.remarks == ("input-1.csv: columns matched by their place: 'population' as 'people'",)
+    assert answer.rows.remarks == ("input-1.csv: columns matched by their position: 'population' as 'people'",)
 
 
 def test_types_that_no_dataset_holds(dataset: Callable[..., Any], tmp_path: Path) -> None:

@@ -216,7 +216,7 @@ def test_rows_that_are_told_of_and_not_given_are_missed(lab, engine, tmp_path):
     for lost in (dataclasses.replace(whole, slices=[]), dataclasses.replace(whole, slices=[*whole.slices] * 2)):
         engine.anew()
         answer = coordinator.transact([lost])
-        assert (answer.kind, "are told of" in answer.message) == (foreign.INVALID_QUERY, True)
+        assert (answer.kind, "are announced" in answer.message) == (foreign.INVALID_QUERY, True)
         assert coordinator.checkpoint.read_bytes() == kept
     engine.anew()
     assert coordinator.transact([whole]).kind == foreign.SUCCESS

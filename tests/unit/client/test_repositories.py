@@ -392,7 +392,7 @@ def test_datasets_are_listed_where_the_place_tells(tmp_path: Path) -> None:
     assert open_repository(tmp_path / "cities").open().to_arrow().num_rows == 3
     assert open_repository((tmp_path / "cities").as_uri()).open(str(chain.id)).to_arrow().num_rows == 3
     with Site(tmp_path).open() as site:
-        with pytest.raises(Refused, match="does not tell"):
+        with pytest.raises(Refused, match="does not list its datasets"):
             open_repository(site.url).datasets()
         (tmp_path / "cities" / "refs" / "head").rename(tmp_path / "kept")
         with pytest.raises(NotFound):

@@ -373,7 +373,7 @@ def test_any_text_is_an_address_or_told_how_to_write_one(text: str) -> None:
 
 @pytest.mark.parametrize("text", ["", "5544", "host:", "host:99999", "unix:", "a b:5", "::1:5"])
 def test_no_addresses(text: str) -> None:
-    with pytest.raises(Invalid, match="no place to listen"):
+    with pytest.raises(Invalid, match="no address to listen"):
         parse_address(text)
 
 

@@ -47,7 +47,7 @@ def avro_to_parquet(job: Conversion) -> None:
         raise Invalid(
             f"not an Avro container that can be read: {error}",
             rule=RULE,
-            hint="is the whole file there? Codecs null, deflate, bzip2 and xz are read",
+            hint="check that the file is complete. Codecs null, deflate, bzip2 and xz are read",
             place=job.name,
         ) from error
 
@@ -60,7 +60,7 @@ def _write(records: Iterator[Any], columns: pa.Schema, job: Conversion) -> None:
                 out.write_table(pa.Table.from_pylist([_texts(each) for each in batch], columns))
             except pa.ArrowException as error:
                 raise Invalid(
-                    f"records from {done + 1} on: {error}", rule="read-value", hint="mend them", place=job.name
+                    f"records from {done + 1} on: {error}", rule="read-value", hint="repair them", place=job.name
                 ) from error
             done += len(batch)
 
@@ -71,7 +71,9 @@ def _texts(record: dict[str, Any]) -> dict[str, Any]:
 
 def _columns(schema: Schema, place: str) -> pa.Schema:
     if not isinstance(schema, dict) or schema.get("type") != "record":
-        raise Invalid("no records: its schema is no record", rule=RULE, hint="is it the right file?", place=place)
+        raise Invalid(
+            "no records: its schema is no record", rule=RULE, hint="check that it is the right file", place=place
+        )
     fields = []
     for field in schema["fields"]:
         kind = _kind(field["type"], 0)

@@ -62,5 +62,7 @@ def one_of(wanted: str | None, names: list[str], kind: str, option: str, place: 
     if wanted is None and len(names) == 1:
         return names[0]
     what = f"no {kind} {wanted!r}" if wanted is not None else f"{len(names)} {kind}s"
-    hint = f"say which, in the read step: {option}: NAME (there are {listed})" if names else "is it the right file?"
+    hint = "check that it is the right file"
+    if names:
+        hint = f"say which, in the read step: {option}: NAME (there are {listed})"
     raise Invalid(f"{what} in {place}", rule="read-part", hint=hint, place=place)

@@ -52,7 +52,10 @@ def shape_text(job: Conversion) -> Iterator[bytes]:
         ) from error
     except _BROKEN as error:
         raise Invalid(
-            f"not a shapefile that can be read: {error}", rule=RULE, hint="is the whole file there?", place=job.name
+            f"not a shapefile that can be read: {error}",
+            rule=RULE,
+            hint="check that the file is complete",
+            place=job.name,
         ) from error
 
 

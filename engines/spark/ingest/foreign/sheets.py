@@ -24,7 +24,7 @@ def sheet_text(job: Conversion) -> Iterator[bytes]:
         raise Invalid(
             f"not a table of an office program that can be read: {error}",
             rule=RULE,
-            hint="xlsx, xls and ods are read; is the whole file there, and without a password?",
+            hint="xlsx, xls and ods are read; check that the file is complete, and has no password",
             place=job.name,
         ) from error
     line = io.StringIO()
@@ -56,7 +56,7 @@ def _text(cell: Any, place: str) -> str:
                 raise Invalid(
                     f"a cell holds the error {cell}",
                     rule=RULE,
-                    hint="mend the formula, and save the table",
+                    hint="repair the formula, and save the table",
                     place=place,
                 )
             return cell

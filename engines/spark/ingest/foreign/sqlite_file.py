@@ -87,7 +87,10 @@ def layer_text(job: Conversion) -> Iterator[bytes]:
             yield from _features(base, job)
     except (sqlite3.Error, struct.error, UnicodeDecodeError, OverflowError) as error:
         raise Invalid(
-            f"not a GeoPackage that can be read: {error}", rule=RULE, hint="is the whole file there?", place=job.name
+            f"not a GeoPackage that can be read: {error}",
+            rule=RULE,
+            hint="check that the file is complete",
+            place=job.name,
         ) from error
 
 

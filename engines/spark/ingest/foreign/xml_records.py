@@ -48,7 +48,7 @@ class RecordReader:
             raise Invalid(
                 f"not XML: {expat.ErrorString(error.code)} in column {error.offset + 1}",
                 rule="read-xml",
-                hint="is the whole file there?",
+                hint="check that the file is complete",
                 place=f"{self._name}:{error.lineno}",
             ) from error
         whole, self._whole = self._whole, []
@@ -64,7 +64,7 @@ class RecordReader:
         self._stack.append(tag.rpartition(":")[2])
         self._texts.append([])
         if len(self._stack) > DEPTH:
-            raise self._fault(f"elements of more than {DEPTH} levels", "is it the right file?")
+            raise self._fault(f"elements of more than {DEPTH} levels", "check that it is the right file")
         if self._stack == self._path:
             self._record, self._line = {}, self._parser.CurrentLineNumber
         if self._stack[: len(self._path)] == self._path:
@@ -109,7 +109,10 @@ def record_text(job: Conversion) -> Iterator[bytes]:
         columns.update(dict.fromkeys(record))
         if len(columns) > MAX_COLUMNS:
             raise Invalid(
-                f"records of more than {MAX_COLUMNS} columns", rule=RULE, hint="is it the record?", place=job.name
+                f"records of more than {MAX_COLUMNS} columns",
+                rule=RULE,
+                hint="check that `record` names the right elements",
+                place=job.name,
             )
     names = list(columns)
     if not names:

@@ -103,7 +103,7 @@ def markup(data: bytes) -> Guess:
     """Returns a read step of kind Xml. Raises Invalid for HTML, and if no element occurs twice."""
     if _HTML.match(data):
         raise Invalid(
-            "this is HTML, a page for people",
+            "this is HTML, a page for a browser",
             rule="new-xml",
             hint="an error page of the server, or a form to log in? Name the address of the data themselves",
         )

@@ -147,12 +147,12 @@ def test_snapshots_that_cannot_become_chains() -> None:
     assert rules_of(DERIVED.replace("nyc.long", "nyc..long")) == {("dataset-name", "not a dataset name: 'nyc..long'")}
     assert rules_of(DERIVED.replace("nyc.long", "some-account/nyc.long")) == set()
     seed = f"    - {{kind: Seed, datasetId: did:odf:fed01{'00' * 32}, datasetKind: Root}}\n"
-    assert rules_of(DERIVED + seed) == {("snapshot", "metadata[1]: Seed cannot stand in a snapshot")}
+    assert rules_of(DERIVED + seed) == {("snapshot", "metadata[1]: Seed is not allowed in a snapshot")}
     assert rules_of(DERIVED + "        queries: []\n") == {
         ("snapshot", "metadata[0]: both query and queries are given")
     }
     assert rules_of(DERIVED[: DERIVED.index("  metadata")] + "  metadata: []\n") == {
-        ("snapshot", "a derivative dataset needs one SetTransform")
+        ("snapshot", "a derived dataset needs one SetTransform")
     }
 
 
@@ -163,7 +163,7 @@ MISTAKES = [
     ("name: nyc.flights", "nam: x", 5, "name is missing"),
     ("name: nyc.flights", "name:", 5, "name: is empty, and must be given"),
     ("kind: Root", "kind: Rot", 6, "kind: unknown DatasetKind 'Rot'"),
-    ("kind: Root", "kind: Root\n  kind: Root", 7, "key 'kind' stands twice"),
+    ("kind: Root", "kind: Root\n  kind: Root", 7, "key 'kind' appears twice"),
     ("merge: Append", "merge: Apend", 29, "metadata[0].merge: unknown kind 'Apend'"),
     ("merge: Append", "merge: Ledger", 29, "metadata[0].merge: primaryKey is missing"),
     ("merge: Append", "merge: [Append]", 29, "metadata[0].merge: expected fields with a 'kind', found a list"),

@@ -372,7 +372,7 @@ def test_what_is_cut_off_is_refused(packing: str, tmp_path: Path) -> None:
     whole = PACKINGS[packing](b"a,b\n" + b"".join(b"%d,%d\n" % (n, n * n) for n in range(500)))
     with pytest.raises(Invalid, match="is not whole") as told:
         read(tmp_path, whole[: len(whole) // 2], AB)
-    assert (told.value.rule, told.value.hint) == ("unpack", "is the whole file there?")
+    assert (told.value.rule, told.value.hint) == ("unpack", "check that the file is complete")
 
 
 @pytest.mark.slow

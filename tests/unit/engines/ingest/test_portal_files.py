@@ -161,7 +161,7 @@ def test_headers_that_match(tmp_path: Path, header: str, names: None, remarks: i
     got = read(tmp_path, data, step)
     assert got.rows[0][1:] == ["graz", Decimal("9.50")]
     assert len(got.remarks) == remarks
-    assert not remarks or "matched by their place" in got.remarks[0]
+    assert not remarks or "matched by their position" in got.remarks[0]
 
 
 @pytest.mark.parametrize(
@@ -179,7 +179,7 @@ def test_headers_of_something_else(tmp_path: Path, data: str, rule: str, said: s
     with pytest.raises(Invalid, match=said) as told:
         read(tmp_path, data, TYPED)
     assert told.value.rule == rule
-    assert ("what stands before it" in told.value.hint) == data.startswith("Report")
+    assert ("the lines before it" in told.value.hint) == data.startswith("Report")
 
 
 def test_a_header_that_nobody_announced_is_no_row(tmp_path: Path) -> None:

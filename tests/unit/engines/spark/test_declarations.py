@@ -198,9 +198,9 @@ def test_every_finding_and_refusal_has_one():
     [
         ("UNRESOLVED_COLUMN.WITH_SUGGESTION", "column that the input has"),
         ("DATATYPE_MISMATCH.BINARY_OP_DIFF_TYPES", "cast"),
-        ("PARSE_SYNTAX_ERROR", "mend the query"),
-        ("NOBODY_KNOWS.THIS", "what Spark says"),
-        (None, "what Spark says"),
+        ("PARSE_SYNTAX_ERROR", "correct the query"),
+        ("NOBODY_KNOWS.THIS", "Spark's message"),
+        (None, "Spark's message"),
     ],
 )
 def test_conditions_of_spark_have_one(condition, part):

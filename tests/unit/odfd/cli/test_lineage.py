@@ -165,7 +165,7 @@ def test_a_tree_names_each_record_once_and_says_what_was_left_out() -> None:
         "├─ a 2  (took back)  (its data is not here)",
         "│  └─ it is gone  (fetch it)",
         "└─ and 2 records more of 5",
-        "not all of it could be followed: see the lines that say why; --limit N tells more of each",
+        "not all of it could be followed: see the lines that say why; --limit N shows more of each",
     ]
 
 
@@ -404,7 +404,7 @@ def test_a_transform_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_root_has_no_runs() -> None:
     node: Any = Node("flights.long", kind="root")
-    with pytest.raises(Invalid, match="is a root: nothing derives it"):
+    with pytest.raises(Invalid, match="is a source dataset: nothing derives it"):
         TransactionRuns(node, node.name, 20)
 
 

@@ -94,7 +94,7 @@ def test_progress() -> None:
     assert describe(task, 8.4e6) == (
         "Mirroring flights  slices 9/14  ━━━━━━━━━━━━━┄┄┄┄┄┄┄  31.2 MB of 48.0 MB  8.4 MB/s  2 s left"
     )
-    assert describe(wire.TaskState(kind="x", state="waiting"), 0) == "x  waiting for its turn"
+    assert describe(wire.TaskState(kind="x", state="waiting"), 0) == "x  waiting for a slot"
 
 
 class OneSession:
@@ -133,8 +133,7 @@ def test_bytes_that_hold_are_no_word_for_what_they_say() -> None:
         name="bad", id="did:odf:x", kind="derivative", blocks=5, state="refuted", rely_on=wire.Reliance(blocks=3)
     )
     assert doubt_of(view) == (
-        "its bytes are as published, but it is refuted: this node relies on 3 of 5 blocks;"
-        " odfctl trust show bad says why"
+        "its bytes are as published, but it is refuted: this node uses 3 of 5 blocks; odfctl trust show bad says why"
     )
     assert doubt_of(msgspec.structs.replace(view, state="forked", rely_on=None)).count("0 of 5") == 1
     assert doubt_of(msgspec.structs.replace(view, state="fresh")) == ""

@@ -90,7 +90,7 @@ def test_rows_that_a_ledger_did_not_take_come_with_what_to_do() -> None:
     one, none = {"ref": "a.b", "outcome": "updated", "rows": {"conflicting": 1}}, {"ref": "c", "rows": None}
     assert outcome(session, {"items": [one, none, {"ref": "d", "rows": {"conflicting": None}}]}) == 0
     assert told == [
-        "a.b: 1 conflicting row not taken, as a ledger keeps the first values of a key\n"
+        "a.b: 1 conflicting row not taken, as the ledger strategy keeps the first values of a key\n"
         "  odfctl correct a.b changes them by hand"
     ]
 
@@ -109,8 +109,8 @@ def test_rows_that_may_be_relied_on_need_no_word() -> None:
 
 def test_a_reader_is_told_how_far_rows_may_be_relied_on() -> None:
     refuted = cities(wire.Reliance(blocks=7, fact="refuted at #7"))
-    assert doubt_of(refuted) == "Of its 8 blocks rely on the first 7 (refuted at #7): odfctl trust show cities"
-    assert doubt_of(cities(wire.Reliance(blocks=0))) == ("Of its 8 blocks rely on none: odfctl trust show cities")
+    assert doubt_of(refuted) == "Reach for use: the first 7 of 8 blocks (refuted at #7): odfctl trust show cities"
+    assert doubt_of(cities(wire.Reliance(blocks=0))) == ("Reach for use: none of 8 blocks: odfctl trust show cities")
 
 
 def test_that_there_are_no_rows_is_said() -> None:
@@ -191,7 +191,7 @@ def test_of_a_long_file_the_beginning_is_shown() -> None:
 def test_only_what_is_our_own_is_suggested_to_be_published() -> None:
     """A copy may be shared with this node alone, and is then refused."""
     ours = dataset(wire.DatasetDetail(dataset=msgspec.structs.replace(VIEW, owner=True)))
-    assert "no: odfctl publish weather lets others have it" in ours
+    assert "no: odfctl publish weather lets other nodes copy it" in ours
     assert "odfctl publish" not in dataset(wire.DatasetDetail(dataset=VIEW))
 
 

@@ -211,7 +211,7 @@ def test_a_token_of_the_file_is_admitted_and_others_are_not(tmp_path: Path) -> N
 
 @pytest.mark.parametrize("mode", [0o640, 0o604, 0o620, 0o601])
 def test_a_file_that_others_may_read_or_write_admits_nobody(tmp_path: Path, mode: int) -> None:
-    with pytest.raises(Environment, match="others may read") as caught:
+    with pytest.raises(Environment, match="other users may read") as caught:
         written(tmp_path, f"ann {TOKEN}\n", mode).admits(TOKEN)
     assert "chmod 600" in caught.value.hint
 

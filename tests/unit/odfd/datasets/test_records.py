@@ -623,7 +623,7 @@ def test_a_schema_may_only_describe_columns_anew(is_legacy: bool) -> None:
 )
 def test_events_that_are_the_nodes_own_stand_in_no_manifest(event: Any) -> None:
     state = after(None, applied(None, DatasetSnapshot(name="x", kind=DatasetKind.ROOT, metadata=())))
-    with pytest.raises(Invalid, match="cannot stand in a snapshot"):
+    with pytest.raises(Invalid, match="is not allowed in a snapshot"):
         applied(state, DatasetSnapshot(name="x", kind=DatasetKind.ROOT, metadata=(event,)))
 
 

@@ -293,7 +293,7 @@ def test_an_answer_without_a_file_is_no_empty_file(web: str, job: Callable[..., 
 
 @pytest.mark.parametrize(
     ("status", "hint"),
-    [(400, "is the URL right"), (401, "[ingest] variables"), (403, "[ingest] variables"),
+    [(400, "check the URL"), (401, "[ingest] variables"), (403, "[ingest] variables"),
      (503, "try again later")],
 )  # fmt: skip
 def test_what_to_do_is_said_by_what_the_server_says(

@@ -182,7 +182,7 @@ async def test_a_file_that_changes_while_it_is_read_is_not_kept(polling: Callabl
 
     bench.engine = Slow()
     bench.engine.written = bench.write("01.csv", JANUARY)
-    with pytest.raises(Remote, match=r"01\.csv changed while it was read, and nothing of it was kept") as caught:
+    with pytest.raises(Remote, match=r"01\.csv changed while it was read, and no part of it was kept") as caught:
         await pull_root(bench.deps, DATASET)
     assert (caught.value.rule, bench.commits) == ("source-changed", 0)
     assert bench.leftovers() == []

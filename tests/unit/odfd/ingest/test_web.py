@@ -190,7 +190,7 @@ def test_a_post_has_its_body_and_is_sent_to_no_other_place(pull: Callable[..., A
     ((method, _, _, body),) = Service.asked
     assert (method, body) == ("POST", b'{"key": "t0ken"}')
     Service.answers["/orders"] = lambda _: (307, {"Location": "http://127.0.0.1:1/"}, b"")
-    with pytest.raises(Refused, match="sends a POST on"):
+    with pytest.raises(Refused, match="redirects a POST"):
         pull(HttpRequest(method="POST", body="x"))
 
 
@@ -210,7 +210,7 @@ def test_a_token_is_asked_for_and_shown_to_its_service_alone(service: str, pull:
     assert body == b"grant_type=client_credentials&scope=read"
     assert asked["Authorization"] == "Bearer abc"
     Service.answers["/token"] = lambda _: (401, {}, {"error": "invalid_client", "secret": SECRETS["SECRET"]})
-    with pytest.raises(Remote, match="answers 401, and gives no token") as fault:
+    with pytest.raises(Remote, match="answers 401, and returns no token") as fault:
         pull(HttpRequest(auth=auth))
     assert "s3cr3t" not in f"{fault.value.message}{fault.value.hint}"
 
@@ -317,7 +317,7 @@ def test_the_example_of_the_page_is_asked(text: str, service: str, pull: Callabl
     "old,new,said",
     [
         ("https://api.", "ftp://api.", "asks web services"),
-        ("https://login.", "file://login.", "not a file of this machine|no page of the web"),
+        ("https://login.", "file://login.", "not a file of this machine|no web URL"),
         ("${{ env.ID }}", "${{ env.OTHER }}", "no variable 'OTHER'"),
     ],
 )

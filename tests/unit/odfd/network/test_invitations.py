@@ -195,7 +195,7 @@ def test_it_ends_when_it_says() -> None:
     text = write_invitation(invitation(), KEY)
     last = instant.parse("2026-01-08T00:00:00Z")
     assert read_invitation(text, instant.Instant(last - 1)) == invitation()
-    with pytest.raises(Refused, match="good until 2026-01-08T00:00:00Z"):
+    with pytest.raises(Refused, match="expired at 2026-01-08T00:00:00Z"):
         read_invitation(text, last)
 
 
@@ -309,13 +309,13 @@ async def test_a_server_that_drips_is_left(site: Site) -> None:
 async def test_a_server_that_is_not_there_is_told_with_what_a_person_can_do() -> None:
     class Away:
         async def cat(self, url: str, limit: int) -> bytes | None:
-            raise Remote(f"{url} cannot be had", rule="web-failed", hint="a mirror asks again by itself")
+            raise Remote(f"{url} is not available", rule="web-failed", hint="a mirror asks again by itself")
 
     web: Any = Away()
     with pytest.raises(Remote) as refused:
         await fetch_invitation("https://example.org/i", web)
     assert refused.value.hint is not None
-    assert refused.value.hint.startswith("ask who invites")
+    assert refused.value.hint.startswith("ask the inviter")
 
 
 # Tokens of invitations: who is admitted, what a crash leaves, and what is kept of them.

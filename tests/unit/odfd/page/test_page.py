@@ -160,9 +160,9 @@ PINS = (
     wire.UnheldPin(first=4, last=5),
 )
 SAID = (
-    "#3 pinned to sha256:dddddddddddd…: nobody here has this engine",
-    "#4-#17 pinned to latest: nobody here has this engine",
-    "#4-#5 pinned to no engine: nobody can be held to what they say",
+    "#3 pinned to sha256:dddddddddddd…: this engine is not available",
+    "#4-#17 pinned to latest: this engine is not available",
+    "#4-#5 pinned to no engine: no verdict is possible",
 )
 
 

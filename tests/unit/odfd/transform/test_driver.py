@@ -408,7 +408,7 @@ async def test_what_may_not_be_relied_on_feeds_nothing(world: Any) -> None:
         bound = again
         found = await run_transform(deps, DERIVED)
         assert isinstance(found, Blocked), again
-        assert "may be relied on, by policy" in found.reason
+        assert "may be used under the policy" in found.reason
     bound = size
     done = await run_transform(deps, DERIVED)
     assert isinstance(done, Committed)

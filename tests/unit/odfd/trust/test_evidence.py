@@ -134,7 +134,7 @@ async def test_a_third_answer_blames_nobody(accused: Any, accused_world: Any, tm
     other = msgspec.structs.replace(made.manifest.actual, logical_hash=Multihash.sha3_256(b"another"))
     raw = accused_world.packed(with_manifest(made, actual=other))
     found = await recheck_answer(raw, accused_world.LyingEngine(), tmp_path / "recheck")
-    assert (found.result, "third answer" in found.reason) == ("unable", True)
+    assert (found.result, "third result" in found.reason) == ("unable", True)
 
 
 def with_manifest(made: GatheredBundle, **changes: Any) -> GatheredBundle:

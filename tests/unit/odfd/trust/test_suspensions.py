@@ -422,7 +422,7 @@ def test_who_voted_twice_is_out_at_once_until_a_person_lifts_it(node: Node) -> N
     assert node.status()[1] == 3
     node.hear(2, OWNERS[0], "v")
     assert (node.status()[1], list(node.suspended())) == (2, ["g2"])
-    assert "exclude each other" in node.suspended()["g2"]
+    assert "contradicting statements" in node.suspended()["g2"]
     node.lift("g2")
     assert (node.status()[1], node.suspended()) == (3, {})
     node.hear(2, OWNERS[1], "R")

@@ -109,7 +109,7 @@ def test_a_volume_on_such_a_mount_is_away(mount: Mount, tmp_path: Path, monkeypa
         lambda: place.file(NAME), lambda: place.put(NAME, tmp_path / "slice"), lambda: place.is_whole(NAME),
         lambda: place.delete(NAME), lambda: place.claim("id", is_new=False), lambda: place.release("v"),
     ):  # fmt: skip
-        with pytest.raises(Environment, match="does not answer: is its server there") as told:
+        with pytest.raises(Environment, match="does not answer: check its server") as told:
             ask()
         assert told.value.rule == "volume-away"
     assert (tmp_path / "v" / MARK).is_file()

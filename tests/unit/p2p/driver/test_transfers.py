@@ -210,7 +210,7 @@ async def test_a_peer_that_lacks_the_end(autojump_clock: Any, town: Any) -> None
     alone = sink(town, blocks)
     with pytest.raises(PeerFault, match="no more than 60"):
         await puller.driver.pull_chain([short.peer], DATASET, 100, alone)
-    assert len(alone.blocks) == 60, "what came is kept"
+    assert len(alone.blocks) == 60, "the received bytes are kept"
     assert puller.score(short) == 0
 
 

@@ -301,7 +301,7 @@ async def test_no_more_than_allowed_is_taken(site: Site, web: Web) -> None:
 
 async def test_a_body_that_breaks_off_is_told(site: Site, web: Web) -> None:
     site.breaks_off["/data/x"] = 1000
-    with pytest.raises(Remote, match="cannot be had") as told:
+    with pytest.raises(Remote, match="is not available") as told:
         await whole(web.open(f"{site.url}/data/x"))
     assert told.value.rule == "web-failed"
     assert await whole(web.open(f"{site.url}/data/x")) == CONTENT
@@ -353,7 +353,7 @@ async def test_headers_without_end_are_left() -> None:
     async with trio.open_nursery() as nursery, Web() as web:
         listeners = await nursery.start(trio.serve_tcp, _contained(endless), 0)
         port = listeners[0].socket.getsockname()[1]
-        with pytest.raises(Remote, match="cannot be had"):
+        with pytest.raises(Remote, match="is not available"):
             await web.cat(f"http://127.0.0.1:{port}/", 10)
         nursery.cancel_scope.cancel()
 
@@ -376,7 +376,7 @@ async def test_what_is_no_answer_is_told(raw: bytes) -> None:
     async with trio.open_nursery() as nursery, Web() as web:
         listeners = await nursery.start(trio.serve_tcp, _contained(answer), 0)
         port = listeners[0].socket.getsockname()[1]
-        with pytest.raises(Remote, match="cannot be had"):
+        with pytest.raises(Remote, match="is not available"):
             await web.cat(f"http://127.0.0.1:{port}/", 10)
         nursery.cancel_scope.cancel()
 
@@ -411,7 +411,7 @@ async def test_a_server_that_is_not_there_is_told(web: Web) -> None:
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         port = unused.getsockname()[1]
-        with pytest.raises(Remote, match="cannot be had"):
+        with pytest.raises(Remote, match="is not available"):
             await web.size_of(f"http://127.0.0.1:{port}/x")
 
 
