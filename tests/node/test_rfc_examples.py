@@ -6,7 +6,7 @@ import hashlib
 import http.server
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -209,9 +209,13 @@ def of_here(group: str, outside: Any) -> list[str]:
 
 
 async def check_ready(node: Node) -> None:
+    views: Sequence[wire.ResourceView] = ()
     with trio.fail_after(PATIENCE):
-        await node.parts.reconciler.wait_settled()
-    for view in await node.api.declarations.list(None, None):
+        # A flow may begin its next run after all was settled, and before it is listed.
+        while not views or any(each.type != "Task" and each.status["phase"] == "Reconciling" for each in views):
+            await node.parts.reconciler.wait_settled()
+            views = await node.api.declarations.list(None, None)
+    for view in views:
         assert view.type == "Task" or view.status["phase"] == "Ready", (view.type, view.name, view.status)
 
 
