@@ -146,7 +146,7 @@ async def test_an_end_nobody_asked_for_is_a_bug(autojump_clock: MockClock) -> No
 
     with pytest.raises(BaseExceptionGroup) as caught:
         await tree([Child("ends", ends)])
-    assert caught.group_contains(Bug, match="nobody asked")
+    assert caught.group_contains(Bug, match="ended unasked")
 
 
 async def test_restarts_come_with_growing_pauses_up_to_a_most(autojump_clock: MockClock) -> None:
