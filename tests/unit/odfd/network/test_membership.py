@@ -194,6 +194,28 @@ async def test_who_only_dials_needs_no_host_before_a_network_is_joined(tmp_path:
         database.close()
 
 
+async def test_two_who_join_at_once_are_both_answered(tmp_path: Path) -> None:
+    """The second change comes before the first is in force."""
+    database = open_database(tmp_path / "db")
+    database.migrate(resources.ROOM, resources.STEPS)
+    empty: Any = Empty()
+    options = HostOptions(seed=b"m" * 32, listen=(), limits=HostLimits())
+    member = Membership(options, (empty, empty), database, SystemClock(), Lines(), terms())
+    life = Life()
+    try:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(member.run, life)
+            await life.wait_ready()
+            with trio.fail_after(PATIENCE):
+                async with trio.open_nursery() as joining:
+                    joining.start_soon(member._change, (Network(name="one"),))
+                    joining.start_soon(member._change, (Network(name="one"), Network(name="two")))
+            assert sorted(member._drivers) == ["one", "two"]
+            life.stopping.set()
+    finally:
+        database.close()
+
+
 @pytest.mark.slow
 def test_a_daemon_without_a_host_does_not_import_libp2p() -> None:
     """Nor what libp2p alone needs: that was half of all that a start imports. gRPC comes with the first engine."""
