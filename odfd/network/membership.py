@@ -615,7 +615,10 @@ class Membership(NetworkDrivers):
                 rule="network-down", hint="try again in a moment; odfctl doctor lists failures",
             )  # fmt: skip
         self._joined_networks.put(networks)
-        self._settled, self.failure = trio.Event(), None
+        if self._settled.is_set():
+            self._settled = trio.Event()
+        # Else another change is under way, and whoever waits for it waits on this event: one of its own would leave it.
+        self.failure = None
         self._changed.set()
         await self._settled.wait()
         if self.failure is not None:

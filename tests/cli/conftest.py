@@ -60,7 +60,9 @@ def spark_forks(forking: Forking, tmp_path_factory: pytest.TempPathFactory, shar
 def folder(tmp_path: Path) -> Iterator[Path]:
     """Programs that the commands left in the background are ended: a lock file names the process that holds it."""
     yield tmp_path
-    for file in [*tmp_path.rglob("lock"), *tmp_path.rglob("*.pid")]:
+    # A daemon may still delete what is below: ``os.walk`` passes over a folder that is gone, ``rglob`` does not.
+    found = [Path(folder, name) for folder, _, names in os.walk(tmp_path) for name in names]
+    for file in [each for each in found if (each.name == "lock" or each.suffix == ".pid") and each.is_file()]:
         where = Path(f"/proc/{file.read_text().strip()}/cwd")
         if where.exists() and where.readlink().is_relative_to(tmp_path):
             os.kill(int(where.parent.name), signal.SIGTERM)

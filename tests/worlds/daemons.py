@@ -83,6 +83,9 @@ class Daemon:
             "ODFD_ENGINE_QUICK_START": "true",
             "ODFD_POLICY_PUBLISH_DATASETS": "true",
             "ODFD_ENGINE_IDLE_SECONDS": "60",
+            "ODFD_ENGINE_START_SECONDS": "600",  # under load
+            # Nothing is derived that a test does not pull: how often would be a matter of chance.
+            "ODFD_FLOWS_FOLLOW": "false",
             # Files here are whole when they are named; a daemon waits a second for each new one.
             "ODFD_INGEST_SETTLE_SECONDS": "0",
             **self.more,

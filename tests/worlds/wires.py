@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Callable, Collection, Iterable, Itera
 from contextlib import asynccontextmanager, nullcontext
 from dataclasses import dataclass
 from itertools import combinations
-from typing import Any, Final
+from typing import Any, Final, Self
 
 import msgspec
 import trio
@@ -68,25 +68,36 @@ class Still:
         return int(self._clock.instant)
 
 
-class Shelves:
-    """What a node serves, as its peers get it; looked up at each question, as a test may change it meanwhile."""
+class Offered:
+    """What a node has for its peers, within a network and as one of them gets it; looked up at each question, as a test
+    may change it meanwhile."""
+
+    whole: str
+    """The attribute of the member that has all of it."""
 
     def __init__(self, member: Member, network: str = "", asker: PeerId | None = None) -> None:
         self._member, self._network, self._asker = member, network, asker
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._library, name)
+        return getattr(self._now, name)
 
     @property
-    def _library(self) -> ServingLibrary:
-        library = self._member.library.within(self._network) if self._network else self._member.library
-        return library if self._asker is None else library.to(self._asker)
+    def _now(self) -> Any:
+        found = getattr(self._member, self.whole)
+        within = found.within(self._network) if self._network else found
+        return within if self._asker is None else within.to(self._asker)
 
-    def within(self, network: str) -> Shelves:
-        return Shelves(self._member, network, self._asker)
+    def within(self, network: str) -> Self:
+        return type(self)(self._member, network, self._asker)
 
-    def to(self, peer: PeerId) -> Shelves:
-        return Shelves(self._member, self._network, peer)
+    def to(self, peer: PeerId) -> Self:
+        return type(self)(self._member, self._network, peer)
+
+
+class Shelves(Offered):
+    """What a node serves."""
+
+    whole = "library"
 
     def _give(self, data: bytes) -> bytes:
         said = trio.from_thread.run_sync(self._member.lies.object, data) if self._lies("object") else data
@@ -99,11 +110,11 @@ class Shelves:
         return getattr(self._member.lies, kind) is not Lies.__dataclass_fields__[kind].default
 
     def blocks(self, dataset: DatasetId, start: int, max_bytes: int) -> Sequence[bytes]:
-        found = self._library.blocks(dataset, start, max_bytes)
+        found = self._now.blocks(dataset, start, max_bytes)
         return trio.from_thread.run_sync(self._member.lies.blocks, list(found)) if self._lies("blocks") else found
 
     def object_part(self, name: Multihash, offset: int, into: memoryview) -> tuple[int, int]:
-        size, count = self._library.object_part(name, offset, into)
+        size, count = self._now.object_part(name, offset, into)
         if not into:
             return self._member.lies.size(size), count
         said = self._give(bytes(into[:count]))[:count]
@@ -111,32 +122,18 @@ class Shelves:
         return size, len(said)
 
     def small_objects(self, names: Sequence[Multihash], largest: int) -> Iterator[bytes]:
-        return map(self._give, self._library.small_objects(names, largest))
+        return map(self._give, self._now.small_objects(names, largest))
 
 
-class Board:
+class Board(Offered):
     """A node's board, as its network fills it and reads from it."""
 
-    def __init__(self, member: Member, network: str = "", asker: PeerId | None = None) -> None:
-        self._member, self._network, self._asker = member, network, asker
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._board, name)
-
-    @property
-    def _board(self) -> LedgerStatementStore:
-        board = self._member.board.within(self._network) if self._network else self._member.board
-        return board if self._asker is None else board.to(self._asker)
-
-    def within(self, network: str) -> Board:
-        return Board(self._member, network, self._asker)
-
-    def to(self, peer: PeerId) -> Board:
-        return Board(self._member, self._network, peer)
+    whole = "board"
 
     def judge(self, topic: Topic, envelope: bytes, sender: PeerId) -> Judgement:
         try:
-            return self._board.judge(topic, envelope, sender)
+            judged: Judgement = self._now.judge(topic, envelope, sender)
+            return judged
         finally:
             trio.from_thread.run_sync(self._member.note_shown)
 

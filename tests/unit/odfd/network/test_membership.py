@@ -6,7 +6,8 @@ import re
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -177,30 +178,56 @@ async def test_without_a_network_it_listens_nowhere(tmp_path: Path, monkeypatch:
         database.close()
 
 
-async def test_who_only_dials_needs_no_host_before_a_network_is_joined(tmp_path: Path) -> None:
+@asynccontextmanager
+async def open_alone(tmp_path: Path) -> AsyncIterator[tuple[Membership, Database, Callable[[], Awaitable[None]]]]:
+    """A node that listens nowhere and is in no network, its database, and what stops the node."""
     database = open_database(tmp_path / "db")
     database.migrate(resources.ROOM, resources.STEPS)
     empty: Any = Empty()
     options = HostOptions(seed=b"m" * 32, listen=(), limits=HostLimits())
     member = Membership(options, (empty, empty), database, SystemClock(), Lines(), terms())
-    life = Life()
+    life, ended = Life(), trio.Event()
+
+    async def run() -> None:
+        await member.run(life)
+        ended.set()
+
+    async def stop() -> None:
+        life.stopping.set()
+        await ended.wait()
+
     try:
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(member.run, life)
+            nursery.start_soon(run)
             await life.wait_ready()
             with trio.fail_after(PATIENCE):
-                for name in ("one", "two"):
-                    assert member._host is None
-                    await member.join(Network(name=name))
-                    assert member._host is not None
-                    assert (member.addresses(), member.peers()) == ([], [])
-                    await left(member, database, name)
-                assert member._host is None
-            life.stopping.set()
-        with pytest.raises(Environment, match="not running"):
-            await member.join(Network(name="late"))
+                yield member, database, stop
+                await stop()
     finally:
         database.close()
+
+
+async def test_who_only_dials_needs_no_host_before_a_network_is_joined(tmp_path: Path) -> None:
+    async with open_alone(tmp_path) as (member, database, stop):
+        for name in ("one", "two"):
+            assert member._host is None
+            await member.join(Network(name=name))
+            assert member._host is not None
+            assert (member.addresses(), member.peers()) == ([], [])
+            await left(member, database, name)
+        assert member._host is None
+        await stop()
+        with pytest.raises(Environment, match="not running"):
+            await member.join(Network(name="late"))
+
+
+async def test_two_who_join_at_once_are_both_answered(tmp_path: Path) -> None:
+    """The second change comes before the first is in force."""
+    async with open_alone(tmp_path) as (member, _, _):
+        async with trio.open_nursery() as joining:
+            joining.start_soon(member._change, (Network(name="one"),))
+            joining.start_soon(member._change, (Network(name="one"), Network(name="two")))
+        assert sorted(member._drivers) == ["one", "two"]
 
 
 @pytest.mark.slow
