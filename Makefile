@@ -135,13 +135,8 @@ api: install  ## what is made of operations and wire: where each value is, opena
 	$(PY) -m odfd.api.openapi $(if $(BREAK),--break)
 	$(PY) -m odfd.api.calls
 
-reference: install  ## docs/reference: commands, settings, rules, metrics, functions, types; each from its one declaration
+reference: install  ## docs/reference: commands, settings, rules, metrics, functions, types, attacks, code map; each from its one declaration
 	@$(PY) -m package.reference
-
-attacks: install  ## docs/reference/attacks.md, from the docstrings of the tests that mount them
-	@$(PY) -m package.attacks
-
-.PHONY: attacks
 
 lock:  ## resolve requirements/*.txt anew (needs uv)
 	@.venv/bin/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-header --extra all --extra java --extra demo --extra ipfs-client --extra dev pyproject.toml -o requirements/lock.txt

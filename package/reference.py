@@ -22,6 +22,7 @@ from odfd.resources.schema import fields_of, part_of, schema_of, type_text
 from odfd.resources.types import JsonSchema, ResourceType
 from odfd.rules import ExplainedRule, rules
 from odfd.services.resources.types import TYPES
+from package import attacks, code_map
 from package.staging import whole_parser
 
 TREE: Final = Path(__file__).parents[1]
@@ -59,6 +60,8 @@ def pages() -> dict[str, Callable[[], str]]:
         "settings.md": settings,
         "rules.md": all_rules,
         "append-rules.md": append_rules,
+        "attacks.md": lambda: attacks.page(MADE),
+        "code-map.md": lambda: code_map.page(MADE),
         "functions.md": functions,
         "metrics.md": lambda: metric_document.document(MADE),
         "resource-types.md": resource_types,

@@ -8,7 +8,7 @@ from collections import Counter
 
 import pytest
 
-from package.attacks import MADE, PAGE, THREATS, TREE, Attack, attacks, page, read, threats
+from package.attacks import THREATS, TREE, Attack, attacks, read, threats
 
 MOUNTED = TREE / "tests" / "unit" / "odfd" / "trust" / "test_threats.py"
 BESIDES = {
@@ -21,11 +21,6 @@ VAGUE = re.compile(r"^the same\b|\b(?:likewise|this page|see (?:above|below))\b"
 """Words of a row that is understood only beside another row."""
 MOST = 60
 FEWEST = 650
-
-
-def test_the_page_of_attacks_is_made_of_the_docstrings() -> None:
-    assert MADE in page()
-    assert PAGE.read_text(encoding="utf-8") == page(), "make attacks"
 
 
 def test_each_threat_has_tests_and_each_attack_a_threat() -> None:
