@@ -416,7 +416,7 @@ async def test_publishing_what_derives_from_private_data_says_so(world: World) -
         await made(world, alice)
         (view,) = await alice.publish("towns")
         assert view.notes == (
-            "it derives from cities, private here, whose id stands in its blocks, and without which nobody else can run"
+            "it derives from cities, private here, whose id is in its blocks, and without which no other node can run"
             " it again",
         )
         await alice.publish("cities")
