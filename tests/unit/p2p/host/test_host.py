@@ -16,6 +16,9 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
+import p2p.host  # noqa: F401  it prepares the library for what follows
+
+# isort: split
 import pytest
 import trio
 from hypothesis import given
@@ -24,7 +27,6 @@ from libp2p.pubsub.gossipsub import PROTOCOL_ID_V12
 from multiaddr import Multiaddr
 from noise.connection import Keypair, NoiseConnection
 
-import p2p.host  # noqa: F401  it prepares the library for what follows
 from chain.errors import Invalid
 from chain.statements.keys import SigningKey
 from p2p.address import PeerAddress, network_of, parse_address
