@@ -542,7 +542,7 @@ async def test_only_ledgers_that_are_here_have_rows_to_correct(world: World) -> 
         await alice.pull()
         with pytest.raises(Refused, match="only rows of a source with the ledger strategy"):
             await corrected(alice, retract=True)
-        with pytest.raises(Refused, match="root"):
+        with pytest.raises(Refused, match="source datasets only"):
             await corrected(alice, "towns", retract=True)
 
 
