@@ -16,7 +16,7 @@ from chain.ids import DatasetId
 from chain.instant import SECOND
 from chain.state import load_state
 from chain.statements import envelope, statement
-from chain.statements.card import Card, CardShards
+from chain.statements.card import Card
 from chain.store.shards import SEALED
 from odfd.cli.details import dataset as shown
 from odfd.control import wire
@@ -235,7 +235,9 @@ async def test_shards_of_which_one_is_missing_are_not_read_as_all(
         assert await standing(bob, "cities") == await standing(alice, "cities")
 
 
-async def test_nobody_makes_datasets_of_others_a_part_of_his_collection(world: World) -> None:
+async def test_nobody_makes_datasets_of_others_a_part_of_his_collection(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Attack T-HEAD-04: a card that lists datasets of others as shards of a collection.
 
     Defence: they are mirrored on the terms that the operator gave, 63 at most; none is read with the collection unless
@@ -244,18 +246,20 @@ async def test_nobody_makes_datasets_of_others_a_part_of_his_collection(world: W
     A card that lists a dataset which does not say that it belongs: it is never read as one with the rest.
     """
     async with world.running("alice") as alice, world.running("carol") as carol:
-        await sharded(world, alice)
         world.write("carol", "c.csv", "2024-01-01T00:00:00Z,Wien,9")
         await carol.apply(ROOT)
         await carol.pull("cities")
-        first, victim = alice.dataset("cities"), carol.dataset("cities")
-        with alice.home.database.read() as connection:
-            card = Cards(connection).of(first)
-        lie = CardShards(function="xxhash64", by=("city",), keys=first.public_key + victim.public_key)
-        false = msgspec.structs.replace(card, shards=lie, issued_at=statement.when(world.clock.instant + 90 * SECOND))
-        raw = envelope.seal(statement.encode(false), alice.home.keys.dataset_key(first))
-        with alice.home.database.write() as connection:
-            Cards(connection).keep(false, envelope.unseal(raw, false.MAX_ENVELOPE), "signed", "", world.clock.instant)
+        victim, honest = carol.dataset("cities"), alice.parts.cards._shards
+
+        def lie(dataset: DatasetId, member: Member | None) -> Any:
+            shards, others = honest(dataset, member)
+            if shards is None or not others:
+                return shards, others
+            return msgspec.structs.replace(shards, keys=dataset.public_key + victim.public_key), others
+
+        monkeypatch.setattr(alice.parts.cards, "_shards", lie)
+        await sharded(world, alice)
+        first = alice.dataset("cities")
         async with world.running("bob") as bob:
             await bob.mirror(first, "cities")
             await bob.heard("mirror.held")

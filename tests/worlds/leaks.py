@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import fcntl
 import gc
+import io
 import os
 import socket
 import stat
 import sys
 import threading
 import warnings
-from collections import Counter
 from collections.abc import Container, Generator, Hashable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -118,7 +118,7 @@ class Owners:
         self._known: set[Key] = set()
         self._owned: dict[object, set[Key]] = {}
         self._failed = ""
-        self._pipe_of_arrow: set[str] = set()
+        self._has_read_csv = False
 
     @contextmanager
     def keep(self, owner: object) -> Iterator[None]:
@@ -142,12 +142,14 @@ class Owners:
         mine = self._known.union(*self._owned.values())
         return {each for each in now if each[:2] not in mine}
 
-    def _find_pipe_of_arrow(self) -> set[str]:
-        """Returns a pipe to itself that Arrow makes for signals when it first reads CSV."""
-        if not self._pipe_of_arrow and "pyarrow.csv" in sys.modules:
-            links = Counter(_link(key) for _, key, _ in self.of_nobody())
-            self._pipe_of_arrow = {link for link, ends in links.items() if link.startswith("pipe:") and ends == 2}
-        return self._pipe_of_arrow
+    def _make_pipe_of_arrow(self) -> None:
+        """Reads CSV, for which Arrow makes a pipe to itself once in a process: no test is the first to."""
+        if not self._has_read_csv and "pyarrow" in sys.modules:
+            from pyarrow import csv
+
+            self._has_read_csv = True
+            with self.keep("Arrow"):
+                csv.read_csv(io.BytesIO(b"a\n1\n"))
 
     def take(self) -> list[str]:
         """Tells what is nobody's, and takes it: no other test is blamed for it.
@@ -164,7 +166,7 @@ class Owners:
         if self.of_nobody():
             owned = {_link(key) for _, key in self._known.union(*self._owned.values())}
             again = {link for link in owned if link.startswith("/")}  # a pool opens one more reader of its database
-            excused = _taken_by(owned) | self._find_pipe_of_arrow() | again
+            excused = _taken_by(owned) | again
             sockets = _sockets_of_python()
             for kind, key, what in self.of_nobody():
                 self._known.add((kind, key))
@@ -177,6 +179,10 @@ class Owners:
     def pytest_runtestloop(self) -> None:
         gc.collect()
         self._known = _keys(found())
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_setup(self) -> None:
+        self._make_pipe_of_arrow()
 
     @pytest.hookimpl(wrapper=True)
     def pytest_fixture_setup(self, fixturedef: pytest.FixtureDef[Any]) -> Generator[None, object, object]:
