@@ -381,10 +381,10 @@ def test_a_hit_is_mirrored_after_it_was_said_what_that_does(seen: Seen, lie: Any
     seen.wrong.clear()
     dialog.get_by_label("Its name here").fill("places.of.austria")
     dialog.get_by_label("How much of it").select_option("1GiB")
-    dialog.get_by_label("A block of it").fill("f1620" + "0" * 64)
+    dialog.get_by_label("The hash of a block").fill("f1620" + "0" * 64)
     assert "It is met by hash" in dialog.inner_text()
     assert "--as places.of.austria --keep 1GiB --expect f1620" in dialog.inner_text()
-    dialog.get_by_label("A block of it").fill("")
+    dialog.get_by_label("The hash of a block").fill("")
     assert seen.violations() == []
     dialog.get_by_role("button", name="Mirror", exact=True).click()
     dialog.get_by_text("It is mirrored as places.of.austria").wait_for()
