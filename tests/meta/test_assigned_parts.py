@@ -7,7 +7,7 @@ of its constructor; where two features need each other, ``odfd.runtime.late`` sa
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -43,10 +43,16 @@ def _names() -> _Names:
                     if not any(isinstance(each, ast.Name) and "property" in each.id for each in node.decorator_list):
                         functions.add(node.name)
                 elif isinstance(node, ast.AnnAssign):
-                    target, is_function = node.target, "Callable" in ast.unparse(node.annotation)
+                    target, is_function = node.target, any(map(_is_callable, ast.walk(node.annotation)))
                     name = target.attr if isinstance(target, ast.Attribute) else ast.unparse(target)
                     declared[is_function].add(name)
     return _Names(functions, declared[True], declared[True] - declared[False])
+
+
+def _is_callable(node: ast.AST) -> bool:
+    return (isinstance(node, ast.Name) and node.id == "Callable") or (
+        isinstance(node, ast.Constant) and "Callable" in str(node.value)
+    )
 
 
 def _connects(attribute: str, value: ast.expr, names: _Names) -> bool:
@@ -64,9 +70,9 @@ def _pairs(node: ast.Assign) -> Iterator[tuple[ast.expr, ast.expr]]:
             yield target, node.value
 
 
-def connections(tree: ast.AST, names: _Names) -> Iterator[str]:
+def connections(found: Iterable[ast.AST], names: _Names) -> Iterator[str]:
     """Yields the attributes that are functions of objects other than ``self`` and ``cls``, where they are assigned."""
-    for node in ast.walk(tree):
+    for node in found:
         if not isinstance(node, ast.Assign):
             continue
         for target, value in _pairs(node):
@@ -80,7 +86,7 @@ def found() -> dict[str, None]:
     names = _names()
     made: dict[str, None] = {}
     for path in sorted((TREE / "odfd").rglob("*.py")):
-        for target in connections(ast.parse(path.read_text()), names):
+        for target in connections(nodes(path), names):
             if not target.startswith(FOREIGN_CLIENTS) and "._" not in target:  # a copy of itself has its own fields
                 made[f"{path.relative_to(TREE)} {target}"] = None
     return made
@@ -96,7 +102,7 @@ def test_parts_get_what_they_need_when_they_are_made() -> None:
 def test_a_part_set_from_outside_is_found() -> None:
     source = "a.b.c = lambda: 1\nflows.perform, flows.ran = x.run, partial(touch, 1)\nself.perform = f\nt.n = 1"
     names = _Names({"run"}, {"perform"}, set())
-    assert list(connections(ast.parse(source), names)) == [
+    assert list(connections(ast.walk(ast.parse(source)), names)) == [
         "a.b.c",
         "flows.perform",
         "flows.ran",

@@ -246,7 +246,7 @@ def test_a_user_signs_in_and_a_wrong_one_is_refused(topic: Callable[..., Topic])
     url = f"kafka://reader:${{{{ env.KAFKA }}}}@{made.broker.signed}/{made.name}"
     assert made.rows(url=url) == [{"n": 1}]
     with pytest.raises((Refused, Remote)) as caught:
-        made.fetch(url=url.replace("reader", "nobody"), keep=False)
+        made.fetch(url=url.replace("reader", "nobody"), keep=False, silence=3.0)
     assert PASSWORD not in str(caught.value)
 
 

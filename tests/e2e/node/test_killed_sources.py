@@ -25,7 +25,7 @@ from worlds.growing_sources import BATCH, KINDS, Growing
 pytestmark = pytest.mark.e2e
 LIVES: Final = max(4, 5 * int(os.environ.get("ODF_SOAK", "1")) // 2)
 EACH_LIFE: Final = 3 * BATCH
-EACH_RUN: Final = {"files", "database", "mqtt", "container", "pushes", "ingests"}
+EACH_RUN: Final = {"files", "database", "pushes", "ingests"}
 LAST_STEP: Final = 22
 """A commit has about a dozen steps."""
 LAST_PUSH_STEP: Final = 40

@@ -326,10 +326,9 @@ def publish_noise(daemon: Any, files: int, rows_each: int) -> str:
     return str(daemon.dataset("cities")["id"])
 
 
-@pytest.mark.slow
+@pytest.mark.nightly  # slow lines are slow
 @pytest.mark.parametrize(
-    ("files", "rows"),
-    [pytest.param(FILES, ROWS, marks=pytest.mark.nightly, id="slices"), pytest.param(1, LARGE, id="one-large-slice")],
+    ("files", "rows"), [pytest.param(FILES, ROWS, id="slices"), pytest.param(1, LARGE, id="one-large-slice")]
 )
 def test_the_publisher_on_a_slow_line_gives_two_copies_at_most(
     internet: Internet, make_daemon: Callable[..., Any], capsys: pytest.CaptureFixture[str], files: int, rows: int

@@ -60,6 +60,7 @@ VIEWS = {
     "events": "events",
     "node": "node",
 }  # fmt: skip
+AXE_EACH_RUN = ("dataset", "network")
 
 
 def unheld(lie: Any, name: str) -> str:
@@ -145,7 +146,9 @@ def strange(strangers_session: Any) -> Iterator[Seen]:
     assert not made.refused
 
 
-@pytest.mark.parametrize("view", VIEWS)
+@pytest.mark.parametrize(
+    "view", [pytest.param(view, marks=() if view in AXE_EACH_RUN else pytest.mark.nightly) for view in VIEWS]
+)
 def test_each_view_can_be_read_by_everybody(seen: Seen, lie: Any, pictures: Path, view: str) -> None:
     """axe-core finds nothing wrong, nothing is wider than the window; pictures are kept in out/page."""
     seen.look("day")
