@@ -221,7 +221,7 @@ async def test_a_did_is_looked_for_where_it_is_said_to_be(world: World, site: Si
     async with world.running("bob") as bob:
         view = await bob.mirror(cities, "theirs", via=f"{site.url}/cities")
         assert (view.state, view.via) == ("current", f"{site.url}/cities")
-        with pytest.raises(Invalid, match="no place"):
+        with pytest.raises(Invalid, match="is no URL"):
             await bob.mirror(cities, "theirs", via="somewhere")
 
 
