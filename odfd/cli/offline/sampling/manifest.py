@@ -16,13 +16,14 @@ from chain.yaml_text import render_yaml
 from odfd.cli.offline.sampling.text_types import Guess
 from odfd.datasets.creation import with_columns
 from odfd.datasets.manifest import DATASET_TYPE
-from odfd.resources.manifest import read_resource
+from odfd.resources.manifest import Draft, read_resource
 from odfd.resources.types import TypeRegistry
 
 
 def proven(text: str, name: str) -> ReadStep:
     """Returns the read step of the source in a manifest, with its columns. Raises Invalid."""
-    source, drafts = f"{name}.yaml", []
+    source = f"{name}.yaml"
+    drafts: list[Draft | None] = []
 
     def read(node: Node) -> Sequence[Mistake]:
         draft, mistakes = read_resource(node, source, TypeRegistry((DATASET_TYPE,)))
