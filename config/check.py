@@ -170,7 +170,7 @@ def _api(settings: Settings) -> Iterator[Problem]:
             yield Problem("setting api.listen", f"not an IP address and a port: {address!r}",
                           "write it like 127.0.0.1:7465 or [::1]:7465")  # fmt: skip
         elif not _is_loopback(address) and not api.certificate:
-            yield Problem("setting api.listen", f"{address} is reached from beyond this machine, and in the clear",
+            yield Problem("setting api.listen", f"{address} is reached from beyond this machine, and unencrypted",
                           "set api.certificate and api.key, or listen at 127.0.0.1")  # fmt: skip
     if bool(api.certificate) != bool(api.key):
         yield Problem("setting api.key", "TLS needs a certificate and its key", "set api.certificate and it")

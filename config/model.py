@@ -445,7 +445,9 @@ class Policy:
         "laptop", "sets the defaults of all that is not set below", choices=("laptop", "mirror", "validator", "archive")
     )  # fmt: skip
     use: str | None = setting(
-        None, "facts required before a query or transform uses data; not said: by profile", example="data & reproduced"
+        None,
+        "facts that a transform needs to read a block of others; queries read any, and report it; not said: by profile",
+        example="data & reproduced",
     )
     serve: str | None = setting(
         None, "facts required before data is served to others; not said: by profile", example="data"

@@ -18,7 +18,7 @@ from package import image as node_image
 from package.libraries import copy_libraries
 from package.programs import ENGINE, HOME, PYTHON, SQL, leave_out, move, programs, run_compiler
 from package.site import build as build_site
-from package.staging import SHARED, TREE, engine_extras, project, split, stage
+from package.staging import SHARED, TREE, engine_extras, home_page, maintainer, project, split, stage
 from package.symbols import strip_libraries
 
 OUT: Final = TREE / "out"
@@ -238,8 +238,8 @@ def _describe(tree: Path, name: str, version: str) -> None:
     size = sum(-(-path.stat().st_size // 4096) * 4 for path in tree.rglob("*") if path.is_file())
     (control / "control").write_text(
         f"Package: {name}\nVersion: {version}\nArchitecture: {machine}\nSection: net\nPriority: optional\n"
-        f"Maintainer: The odfd authors <odfd@localhost>\nInstalled-Size: {size}\n"
-        f"Homepage: https://opendatafabric.org\n{more}"
+        f"Maintainer: {maintainer()}\nInstalled-Size: {size}\n"
+        f"Homepage: {home_page()}\n{more}"
     )
 
 

@@ -6,10 +6,11 @@ The folders of the repository stay as they are: here they are copied to where no
 from __future__ import annotations
 
 import argparse
+import json
 import re
 import shutil
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -32,6 +33,11 @@ NODE: Final = ("bucket", "top")
 """Extras that belong to a whole node: our packages bring them."""
 PACKAGE: Final = "odfd_node"
 _DATA: Final = ("*.py", "py.typed", "*.toml", "*.json", "*.tsv", "*.html", "*.css", "*.js", "*.svg", "*.LICENSE")
+_COPIED: Final = (
+    "name", "version", "description", "readme", "license", "license-files", "requires-python", "keywords",
+    "classifiers",
+)  # fmt: skip
+"""Metadata of the wheel that is the repository's."""
 _NAME: Final = re.compile(r"[A-Za-z0-9_.-]+")
 _LAUNCH: Final = '''"""Starts the programs of odfd with their packages, which no other program in this Python sees."""
 
@@ -88,7 +94,8 @@ def stage(folder: Path) -> None:
     for place, text in shared().items():
         (folder / place).parent.mkdir(parents=True, exist_ok=True)
         (folder / place).write_text(text)
-    for name in ("README.md", "LICENSE"):
+    said = project()
+    for name in (said["readme"], *said["license-files"]):
         shutil.copyfile(TREE / name, folder / name)
     (folder / "pyproject.toml").write_text("\n".join(_project()) + "\n")
 
@@ -97,6 +104,18 @@ def project() -> dict[str, Any]:
     """Of the repository."""
     found: dict[str, Any] = tomllib.loads((TREE / "pyproject.toml").read_text())["project"]
     return found
+
+
+def home_page() -> str:
+    """The address that packages name: the project's own where its metadata has one, else that of the format."""
+    urls = project()["urls"]
+    return str(urls.get("Homepage", urls["Open Data Fabric"]))
+
+
+def maintainer() -> str:
+    """The first author, with the address that the metadata states, if it states one."""
+    first = project()["authors"][0]
+    return f"{first['name']} <{first['email']}>" if "email" in first else str(first["name"])
 
 
 def split() -> tuple[list[str], list[str]]:
@@ -142,7 +161,7 @@ def manual(parser: argparse.ArgumentParser, name: str) -> str:
     said = project()
     data = {
         "project_name": "odfd", "prog": name, "version": said["version"], "description": said["description"],
-        "long_description": parser.description or "", "url": "https://opendatafabric.org",
+        "long_description": parser.description or "", "url": home_page(),
         "manual_title": "Open Data Fabric", "manual_section": "1", "authors": [],
     }  # fmt: skip
     text = str(Manpage(parser, data))
@@ -155,9 +174,10 @@ def _project() -> Iterator[str]:
     extras = {"engine": engine} | {name: said["optional-dependencies"][name] for name in names}
     yield from ("[build-system]", 'requires = ["setuptools==84.2.1"]', 'build-backend = "setuptools.build_meta"', "")
     yield "[project]"
-    for key in ("name", "version", "description", "license", "requires-python"):
+    for key in _COPIED:
         yield f"{key} = {said[key]!r}"
-    yield 'readme = "README.md"'
+    yield f"authors = [{', '.join(_table(each) for each in said['authors'])}]"
+    yield f"urls = {_table(said['urls'])}"
     yield f"dependencies = {needed!r}"
     yield from ("", "[project.optional-dependencies]", *(f"{name} = {each!r}" for name, each in extras.items()))
     yield from ("", "[project.scripts]", *(f'{name} = "{PACKAGE}.launch:{name}"' for name in ("odfd", "odfctl")))
@@ -167,3 +187,8 @@ def _project() -> Iterator[str]:
     yield from ("", "[tool.setuptools.package-data]", f'{PACKAGE} = ["{PRIVATE}/**/*"]')
     yield from ("", "[tool.setuptools.data-files]")
     yield from (f'"{place}" = {[f"{place}/{name}" for name in names]!r}' for place, names in SHARED.items())
+
+
+def _table(texts: Mapping[str, str]) -> str:
+    """An inline table of TOML. Texts of JSON are texts of TOML too."""
+    return f"{{{', '.join(f'{json.dumps(key)} = {json.dumps(text)}' for key, text in texts.items())}}}"

@@ -86,7 +86,7 @@ class WebPlace(Place):
         if parts.query or parts.fragment or parts.username or not parts.hostname:
             raise Invalid("an address without a password, ? and #", rule="url", hint="https://HOST/FOLDER")
         if token and parts.scheme != "https" and parts.hostname not in ("localhost", "127.0.0.1", "::1"):
-            raise Invalid("a token is not sent in the clear", rule="url", hint="https://HOST/FOLDER")
+            raise Invalid("a token is not sent unencrypted", rule="url", hint="https://HOST/FOLDER")
         self._parts, self._path = parts, parts.path.rstrip("/")
         self._headers = {"authorization": f"Bearer {token}"} if token else {}
         self._tls = None

@@ -170,7 +170,7 @@ class Transport:
         """Raises Invalid if the file of certificates cannot be used, or a token would be sent unencrypted."""
         self.path = path
         if token and not _is_kept_to(str(path)):
-            raise Invalid("a token is not sent in the clear", rule="url", hint="https://HOST:PORT")
+            raise Invalid("a token is not sent unencrypted", rule="url", hint="https://HOST:PORT")
         self._headers = {"authorization": f"Bearer {token}"} if token else {}
         self._tls = None if ca_file is None else _tls(ca_file)
         self._url = urlsplit(path) if isinstance(path, str) else None

@@ -84,7 +84,7 @@ def remote_node(url: str, token_file: str, ca_file: str) -> RemoteNode:
         raise Invalid(f"not the URL of a node: {url[:120]!r}", rule=_RULE, hint=hint)
     is_secure = parts.scheme == "https"
     if not is_secure and host not in ("localhost", "::1") and not host.startswith("127."):
-        raise Invalid(f"a token is not sent in the clear to {host}", rule=_RULE, hint="write https://")
+        raise Invalid(f"a token is not sent unencrypted to {host}", rule=_RULE, hint="write https://")
     if not token_file:
         hint = "--token-file FILE, or ODFD_TOKEN_FILE; odfctl token create --out FILE at the node makes one"
         raise Invalid("a node elsewhere asks for a token", rule="token-file", hint=hint)

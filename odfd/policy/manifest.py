@@ -27,7 +27,7 @@ class TrustPolicySpec(msgspec.Struct, frozen=True, kw_only=True):
 
     datasets: Annotated[tuple[str, ...], describe("Names of datasets; % stands for any text, _ for one character.")]
     use: (
-        Annotated[str, describe("Facts required before a query or transform uses data, such as data & attested:2.")]
+        Annotated[str, describe("Facts that a transform needs to read a block of others, such as data & attested:2.")]
         | None
     ) = None
     serve: (

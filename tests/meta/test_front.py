@@ -64,5 +64,6 @@ def test_each_law_has_its_test_and_each_change_its_place() -> None:
 
 
 def test_manifests_have_one_dialect() -> None:
-    for path in (TREE / "README.md", *(TREE / "docs" / "tutorials").glob("*.md")):
+    found = (*TREE.glob("docs/tutorials/*.md"), *TREE.glob("docs/how-to/*.md"), *TREE.glob("examples/**/*.*"))
+    for path in (TREE / "README.md", *found, *TREE.glob("demo/manifests/*.yaml")):
         assert "DatasetSnapshot" not in path.read_text(), path.name

@@ -420,7 +420,7 @@ async def test_an_account_has_a_part_of_the_connections(monkeypatch: pytest.Monk
 def test_beyond_this_machine_it_needs_tls(address: str) -> None:
     assert not cross(Settings(), {})
     (problem,) = cross(Settings(api=Api(listen=(address,))), {})
-    assert "in the clear" in str(problem)
+    assert "unencrypted" in str(problem)
     assert not cross(Settings(api=Api(listen=(address,), certificate="c", key="k")), {})
     assert not cross(Settings(api=Api(listen=("127.0.0.1:7465",))), {})
     (problem,) = cross(Settings(api=Api(listen=("localhost:1",))), {})
@@ -455,7 +455,7 @@ def test_a_node_that_cannot_be_asked_is_told_of_before_it_is(mistake: int, tmp_p
 async def test_odfctl_tells_a_certificate_that_it_does_not_know(world: World, tmp_path: Path) -> None:
     """Attack T-HTTP-02: a token intercepted on the line.
 
-    Defence: addresses beyond this machine need TLS; odfctl and the client never send a token there in the clear, and
+    Defence: addresses beyond this machine need TLS; odfctl and the client never send a token there unencrypted, and
     check the certificate.
     """
     async with served(world, tmp_path) as there:
@@ -486,7 +486,7 @@ async def test_the_client_for_python_asks_by_a_token(world: World, tmp_path: Pat
                 await trio.to_thread.run_sync(
                     lambda given: odfd_client.connect(url, token=given, ca_file=there.certificate), wrong
                 )
-    with pytest.raises(odfd_client.Invalid, match="in the clear"):
+    with pytest.raises(odfd_client.Invalid, match="unencrypted"):
         odfd_client.connect("http://node.example:7465", token=token)
     with pytest.raises(odfd_client.Invalid, match="for a URL"):
         odfd_client.connect("/nowhere", token=token)

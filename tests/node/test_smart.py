@@ -477,7 +477,7 @@ async def test_a_push_that_lies_achieves_nothing(world: World) -> None:
         await until(lambda: not (house.parts.smart.backend.sessions or list(staged.iterdir())))
 
 
-async def test_a_token_in_the_clear_is_refused(world: World) -> None:
+async def test_an_unencrypted_token_is_refused(world: World) -> None:
     """Attack T-REPO-03: a token sent unencrypted over the network to the site.
 
     Defence: it is refused, and the answer asks its owner to revoke it.

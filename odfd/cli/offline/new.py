@@ -55,7 +55,7 @@ commands = Commands()
 def _new(session: Session, args: argparse.Namespace) -> None:
     from odfd import output
     from odfd.cli.offline.sampling.inference import guess_format
-    from odfd.cli.offline.sampling.manifest import manifest_text, proven, sharded_text
+    from odfd.cli.offline.sampling.manifest import manifest_text, proven
 
     parse_name(args.name)
     by = tuple(args.by.split(",")) if args.by else ()
@@ -72,12 +72,11 @@ def _new(session: Session, args: argparse.Namespace) -> None:
             if called not in fault.message:
                 fault.place = fault.place or args.source
             raise
-        text = manifest_text(args.name, guess, args.source if is_url else None)
+        text = manifest_text(args.name, guess, args.source if is_url else None, args.shards, by)
         read = proven(text, args.name)
         seen = _read_sample(path, called, read)
     if args.shards is not None:
         _check_columns(by, [each["name"] for each in seen["columns"]])
-        text = sharded_text(args.name, text, args.shards, by)
     if manifest is None:
         output.say(text.rstrip("\n"))
         return

@@ -1,7 +1,7 @@
 """Fetches ``Url`` and ``FilesGlob`` sources of ``ftp(s)://``: one file when it changed, or files that appear.
 
-A separate process reads from the server, at addresses that were checked here. FTP without TLS sends everything in
-clear, the password too.
+A separate process reads from the server, at addresses that were checked here. FTP without TLS sends everything
+unencrypted, the password too.
 """
 
 from __future__ import annotations

@@ -77,7 +77,7 @@ class _Reading:
         readers = (each.reads for each in self._registry if each.reads is not None)
         draft = next((made for read in readers if (made := read(manifest)) is not None), None)
         if draft is None:
-            hint = "write a DatasetSnapshot, or a resource ($schema: Dataset)"
+            hint = "write a resource ($schema: Dataset), or a DatasetSnapshot"
             what = f"a {manifest.kind} cannot be applied"
             return [Invalid(what, rule="manifest-kind", hint=hint, place=manifest.place())]
         self._add(draft)

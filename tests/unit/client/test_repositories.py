@@ -402,7 +402,7 @@ def test_datasets_are_listed_where_the_place_tells(tmp_path: Path) -> None:
     for wrong in ("ftp://host/x", "http://host/x?y", "http://u:p@host/"):
         with pytest.raises(Invalid):
             open_repository(wrong)
-    with pytest.raises(Invalid, match="in the clear"):
+    with pytest.raises(Invalid, match="unencrypted"):
         open_repository("http://host/x", token="t")
     with pytest.raises(Unreachable):
         open_repository("http://127.0.0.1:9").open("cities")

@@ -145,7 +145,7 @@ def test_the_command_writes_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert main(["new", "a.b", "a.csv"]) == 5
     assert "is there already" in capsys.readouterr().err
     assert main(["new", "a.b", "a.csv", "-O", "-"]) == 0
-    assert capsys.readouterr().out.startswith("kind: DatasetSnapshot")
+    assert capsys.readouterr().out.startswith("$schema: Dataset\n")
     assert main(["new", "a.c", "missing.csv"]) == 5
     assert not Path("a.c.yaml").exists()
 

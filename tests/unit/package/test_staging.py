@@ -17,6 +17,7 @@ import config.paths
 from config.paths import PRIVATE, code_environment
 from engines.sandbox.base import Job, PlainProcess
 from engines.sandbox.bubblewrap import host_runtime
+from package import staging
 from package.__main__ import CONTROL, _describe
 from package.programs import ENGINE, HOME, SQL, compile_all, leave_out, move
 from package.symbols import strip_libraries, stripped
@@ -53,6 +54,26 @@ def test_what_is_found_by_entry_points_is_found_in_the_wheel_too(staged: Path) -
     """Names with dots are quoted: without quotes they are tables of TOML, and no wheel is built."""
     ours, written = (tomllib.loads((root / "pyproject.toml").read_text())["project"] for root in (TREE, staged))
     assert written["entry-points"] == ours["entry-points"]
+
+
+def test_the_wheel_says_of_itself_what_the_repository_says(staged: Path) -> None:
+    ours, written = (tomllib.loads((root / "pyproject.toml").read_text())["project"] for root in (TREE, staged))
+    kept = ours.keys() - {"dependencies", "optional-dependencies", "scripts"}
+    assert {"authors", "urls", "classifiers", "keywords", "readme", "license-files"} <= kept
+    assert {key: written.get(key) for key in kept} == {key: ours[key] for key in kept}
+    for name in (ours["readme"], *ours["license-files"]):
+        assert (staged / name).read_text() == (TREE / name).read_text()
+
+
+@pytest.mark.parametrize(
+    ("author", "named"),
+    [({"name": "A"}, "A"), ({"name": "A", "email": "a@example.org"}, "A <a@example.org>")],
+)
+def test_a_package_names_an_address_only_if_the_metadata_has_one(
+    author: dict[str, str], named: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(staging, "project", lambda: {"authors": [author]})
+    assert staging.maintainer() == named
 
 
 @pytest.mark.slow
@@ -186,6 +207,9 @@ def test_a_package_says_what_it_is_and_needs(name: str, tmp_path: Path) -> None:
     )
     assert (fields["Package"], fields["Version"]) == (name, "1.2")
     assert (fields["Depends"] == "odfd (= 1.2)") is (name != "odfd")
+    said = tomllib.loads((TREE / "pyproject.toml").read_text())["project"]
+    assert fields["Maintainer"].startswith(said["authors"][0]["name"])
+    assert fields["Homepage"] in said["urls"].values()
     assert (tmp_path / "DEBIAN/postinst").exists() is (name in ("odfd", "odfd-engine"))
     assert (tmp_path / "DEBIAN/templates").exists() is (name == "odfd")
 

@@ -149,7 +149,7 @@ def _source(nodes: _Nodes, dataset: Node, title: str, taken: set[str], feed: str
     if chosen is None:
         return why
     name = _name(title, taken)
-    return FoundSource(name, forms[chosen], chosen, _snapshot(name, dataset, chosen, forms[chosen]))
+    return FoundSource(name, forms[chosen], chosen, _polled(name, dataset, chosen, forms[chosen]))
 
 
 def _refusal(url: str) -> str | None:
@@ -210,7 +210,7 @@ def _mirror(name: str, place: str, via: str | None) -> str:
     return render_yaml({"$schema": "Mirror", "headers": {"name": name}, "spec": spec})
 
 
-def _snapshot(name: str, dataset: Node, form: str, url: str) -> str:
+def _polled(name: str, dataset: Node, form: str, url: str) -> str:
     about = _text(dataset, "description")
     keywords = [text for value in _values(dataset, "keyword")[:MAX_KEYWORDS] if (text := _plain(value))]
     info: dict[str, Any] = {"kind": "SetInfo", "description": about, "keywords": keywords}
@@ -221,8 +221,8 @@ def _snapshot(name: str, dataset: Node, form: str, url: str) -> str:
         "merge": {"kind": "Append"},
     }
     metadata = [source, {key: value for key, value in info.items() if value}] if about or keywords else [source]
-    content = {"name": name, "kind": "Root", "metadata": metadata}
-    return render_yaml({"kind": "DatasetSnapshot", "version": 1, "content": content})
+    spec = {"kind": "Root", "metadata": metadata}
+    return render_yaml({"$schema": "Dataset", "headers": {"name": name}, "spec": spec})
 
 
 def _name(title: str, taken: set[str]) -> str:

@@ -6,20 +6,34 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from chain.codec.bind import Mistake
 from chain.codec.manifest import from_builtins, parse_manifests
+from chain.codec.yaml_tree import Node
 from chain.errors import Invalid
-from chain.model.events import AddPushSource, DatasetSnapshot, SetPollingSource
+from chain.model.events import AddPushSource, SetPollingSource
 from chain.model.source import ReadStep
 from chain.yaml_text import render_yaml
 from odfd.cli.offline.sampling.text_types import Guess
 from odfd.datasets.creation import with_columns
+from odfd.datasets.manifest import DATASET_TYPE
+from odfd.resources.manifest import Draft, read_resource
+from odfd.resources.types import TypeRegistry
 
 
 def proven(text: str, name: str) -> ReadStep:
     """Returns the read step of the source in a manifest, with its columns. Raises Invalid."""
-    (manifest,) = parse_manifests(text, f"{name}.yaml")
-    assert isinstance(manifest.content, DatasetSnapshot)
-    for event in manifest.content.metadata:
+    source = f"{name}.yaml"
+    drafts: list[Draft | None] = []
+
+    def read(node: Node) -> Sequence[Mistake]:
+        draft, mistakes = read_resource(node, source, TypeRegistry((DATASET_TYPE,)))
+        drafts.append(draft)
+        return mistakes
+
+    parse_manifests(text, source, read)
+    (draft,) = drafts
+    assert draft is not None
+    for event in draft.spec.metadata:
         found = with_columns(event)
         if isinstance(found, AddPushSource | SetPollingSource):
             return found.read
@@ -38,24 +52,23 @@ _TIMES = ("TIMESTAMP", "DATE")
 _PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
-def manifest_text(name: str, found: Guess, url: str | None = None) -> str:
-    """Formats YAML for ``odfctl apply``. ``url``: the address at which the file is polled; ``None``: it is pushed."""
-    return "\n".join(_lines(name, found, url)) + "\n"
+def manifest_text(
+    name: str, found: Guess, url: str | None = None, shards: int | None = None, by: Sequence[str] = ()
+) -> str:
+    """Formats YAML for ``odfctl apply``.
+
+    ``url``: the address at which the file is polled; ``None``: it is pushed. ``shards``: the number of chains among
+    which rows are divided by the columns ``by``; ``None``: one chain.
+    """
+    return "\n".join(_lines(name, found, url, None if shards is None else {"number": shards, "by": list(by)})) + "\n"
 
 
-def sharded_text(name: str, text: str, shards: int, by: Sequence[str]) -> str:
-    """Rewrites a manifest as a Dataset resource with shards, for which the format's own kind has no field."""
-    _, metadata = text.split("\n  metadata:\n", 1)
-    said = {"kind": "Root", "shards": {"number": shards, "by": list(by)}}
-    head = ["$schema: Dataset", "headers:", *_yaml({"name": name}, 2), "spec:", *_yaml(said, 2)]
-    return "\n".join([*head, "  metadata:", metadata])
-
-
-def _lines(name: str, found: Guess, url: str | None) -> Iterator[str]:
-    yield "kind: DatasetSnapshot"
-    yield "version: 1"
-    yield "content:"
-    yield from _yaml({"name": name, "kind": "Root"}, 2)
+def _lines(name: str, found: Guess, url: str | None, shards: dict[str, Any] | None) -> Iterator[str]:
+    yield "$schema: Dataset"
+    yield "headers:"
+    yield from _yaml({"name": name}, 2)
+    yield "spec:"
+    yield from _yaml({"kind": "Root"} if shards is None else {"kind": "Root", "shards": shards}, 2)
     yield "  metadata:"
     if url is None:
         yield "    - kind: AddPushSource"

@@ -330,7 +330,7 @@ def test_a_manifest_is_written_for_a_file_also_without_spark(
     monkeypatch.setitem(sys.modules, "py4j", None)
     (tmp_path / name).write_text(SAMPLES[name])
     assert main(["new", "cities", str(tmp_path / name), "-O", "-"]) == ExitCode.OK
-    assert "kind: DatasetSnapshot" in capsys.readouterr().out
+    assert capsys.readouterr().out.startswith("$schema: Dataset\n")
 
 
 # The rows that ``odfctl diff`` shows are those of one bag of rows that the other has not.

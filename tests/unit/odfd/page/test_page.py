@@ -348,7 +348,7 @@ def test_over_tls_only_names_of_the_certificate_are_answered(tmp_path: Path) -> 
 
     Defence: only names in its certificate are answered, and only its own origin.
 
-    Another page, by a name of its own for this address, or in the clear, opens nothing.
+    Another page, by a name of its own for this address, or without TLS, opens nothing.
     """
     said = secured(tmp_path)
 

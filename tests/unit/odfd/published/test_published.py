@@ -17,20 +17,23 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chain.codec.manifest import parse_manifests
 from chain.errors import Invalid, NotFound, Refused, Remote
 from chain.ids import DatasetId, parse_name
-from chain.model.events import AddData, DatasetSnapshot, DataSlice, OffsetInterval, SetInfo, SetPollingSource
+from chain.model.events import AddData, DataSlice, OffsetInterval, SetInfo, SetPollingSource
 from chain.model.portal import KAnonymity, PortalRule, Suppression, described, portal_rule, with_portal_rule
 from chain.model.schema import DataSchema
 from chain.multihash import Multihash
 from odfd.cli.offline.sampling.dcat_feed import FORMAT, MAX_KEYWORDS, MAX_SOURCES, MAX_TEXT, Feed, read_feed
+from odfd.control import wire
+from odfd.datasets.manifest import DATASET_TYPE
 from odfd.portals.rule import Earlier, breaches, check_columns, filter_rows
 from odfd.published import dcat, packs
 from odfd.published.packs import number_in, pack, pack_file, read_pack, write_packs
 from odfd.published.replication import Replication
+from odfd.resources.manifest import Draft
 from odfd.services.lineage.question import block_of_record
 from odfd.services.portals import publication
+from odfd.services.resources.reading import read_drafts
 
 # Packs of blocks, and places that are peers as long as their last answer stands.
 
@@ -245,16 +248,16 @@ def at(url: str) -> Feed:
     return feed(dataset("Air", {"dcat:distribution": {"dcat:downloadURL": url, "dcat:mediaType": "text/csv"}}))
 
 
-def snapshot(text: str) -> DatasetSnapshot:
-    (manifest,) = parse_manifests(text, "x")
-    assert isinstance(manifest.content, DatasetSnapshot)
-    return manifest.content
+def declared(text: str) -> Draft:
+    (draft,) = read_drafts([wire.ManifestText(text=text, source="x")])
+    assert draft.type is DATASET_TYPE
+    return draft
 
 
 def test_a_dataset_with_a_file_is_polled() -> None:
     (source,) = feed(dataset("Luftgüte, Graz", {"dct:description": "Hourly: #1", "dcat:keyword": ["air"]})).found
     assert (source.name, source.form) == ("luftgute-graz", "csv")
-    polled, info = snapshot(source.manifest).metadata
+    polled, info = declared(source.manifest).spec.metadata
     assert isinstance(polled, SetPollingSource)
     assert isinstance(info, SetInfo)
     assert (info.description, info.keywords) == ("Hourly: #1", ("air",))
@@ -310,7 +313,7 @@ def test_media_types_name_the_format(media: str, form: str) -> None:
         dataset("Air", {"dcat:distribution": [{"dcat:accessURL": "https://example.org/x", "dcat:mediaType": media}]})
     )
     assert [each.form for each in found.found] == [form]
-    assert snapshot(found.found[0].manifest)
+    assert declared(found.found[0].manifest)
 
 
 def test_a_flat_graph_with_other_prefixes_is_read() -> None:
@@ -356,7 +359,7 @@ def test_a_feed_is_bounded() -> None:
     found = feed(*[dataset("Air", {"dct:description": "x" * 9999, "dcat:keyword": ["k"] * 99})] * (MAX_SOURCES + 7))
     assert (len(found.found), found.more) == (MAX_SOURCES, 7)
     assert len({each.name for each in found.found}) == MAX_SOURCES
-    info = snapshot(found.found[0].manifest).metadata[1]
+    info = declared(found.found[0].manifest).spec.metadata[1]
     assert isinstance(info, SetInfo)
     assert (len(info.description or ""), len(info.keywords or ())) == (MAX_TEXT, MAX_KEYWORDS)
 
@@ -387,9 +390,9 @@ def test_no_feed_writes_anything_but_manifests(document: Any) -> None:
     for each in found.found:
         parse_name(each.name)
         if each.form != "odf":
-            content = snapshot(each.manifest)
-            assert content.name == each.name
-            assert all(isinstance(event, SetPollingSource | SetInfo) for event in content.metadata)
+            draft = declared(each.manifest)
+            assert draft.headers.name == each.name
+            assert all(isinstance(event, SetPollingSource | SetInfo) for event in draft.spec.metadata)
 
 
 # Which block holds a record, whatever stands between the blocks that hold data.
