@@ -1,23 +1,26 @@
-"""``python -m bench [ROW ...] [--quick] [--no-million] [--object-mib N] [--out FILE]``: prints a table, and writes it
-as JSON.
+"""``python -m bench [ROW ...] [--quick] [--no-million] [--object-mib N] [--out FILE] [--guard] [--keep]``: prints a
+table, and writes it as JSON.
 
-Never ends badly because something was slow: what is fast enough is for people to say.
+Never ends badly because something was slow: what is fast enough is for people to say. Only ``--guard`` ends with 1, if
+a row got worse by a fifth since the last release.
 """
 
 from __future__ import annotations
 
 import argparse
 import importlib
+import os
 import sys
 import tempfile
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
 import msgspec
 
-from bench import machine, report
+from bench import guard, machine, report
 from bench.measure import Measurement, Row, Size
 
 ROWS: Final[Mapping[str, str]] = MappingProxyType(
@@ -99,12 +102,18 @@ def main() -> int:
     parser.add_argument("--no-million", action="store_true", help="leave out chains of a million blocks")
     parser.add_argument("--object-mib", type=int, default=128, metavar="N", help="of the large object: 4096 for 4 GiB")
     parser.add_argument("--out", type=Path, default=Path("out/bench.json"))
+    parser.add_argument("--guard", action="store_true", help="name the rows that got worse since the last release")
+    parser.add_argument("--keep", action="store_true", help=f"write the ratios to {guard.FIGURES.name}: for a release")
     args = parser.parse_args()
+    # With it, each program that is measured would compile all that it imports.
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     unknown = [name for name in args.rows if name not in ROWS]
     if unknown:
         parser.error(f"no such row: {', '.join(unknown)}; there are {', '.join(ROWS)}")
     facts = machine.facts()
     rows: list[Row] = []
+    worse: list[str] = []
+    figures = guard.read() if args.guard else {}
     print(report.heading(facts), flush=True)
     size = Size(quick=args.quick, million=not args.no_million, object_mib=args.object_mib)
     for name in args.rows or ROWS:
@@ -112,8 +121,15 @@ def main() -> int:
         rows += found
         print(report.lines(found), flush=True)
         report.write_json(rows, facts, args.out)
+        worse += guard.compare(found, figures, partial(measure, name, size))
     print(f"\nall rounds: {args.out}")
-    return 0
+    if args.keep:
+        guard.keep(rows)
+    if args.guard:
+        unknown = [row.name for row in rows if row.name not in figures]
+        print(*(["", "no figure of the last release:", *unknown] if unknown else []), sep="\n  ")
+        print(*(["", "worse than the last release:", *worse] if worse else ["", "nothing got worse"]), sep="\n  ")
+    return 1 if worse else 0
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ prints ``up``, and stays until its standard input ends.
 from __future__ import annotations
 
 import json
+import logging
 import statistics
 import sys
 import time
@@ -16,6 +17,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from random import Random
 from typing import Any, Final
 
+import structlog
 import trio
 
 from bench.trust import head_of, owner
@@ -240,6 +242,7 @@ def _head(number: int) -> bytes:
 
 
 def main(mode: str, count: int, what: str) -> None:
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))  # it would write to stdout
     if mode == "visit":
         trio.run(visit, count, what)
     elif mode == "ours":

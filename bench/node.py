@@ -19,7 +19,7 @@ from demo.nodes import Node
 TREE: Final = Path(__file__).parents[1]
 _ENTRY: Final = "import sys; from odfd.{} import {} as main; sys.exit(main())"
 """What the installed commands do, for the tree that is measured."""
-_LISTEN: Final = '[p2p]\nlisten = ["/ip4/127.0.0.1/tcp/0"]\n'
+_LISTEN: Final = 'p2p.listen = ["/ip4/127.0.0.1/tcp/0"]\n'
 ODFCTL: Final = (sys.executable, "-c", _ENTRY.format("cli", "start"))
 _SETTLE: Final = 3.0
 """Seconds for a started node to have nothing left to do."""
@@ -39,7 +39,7 @@ trio.run(main)
 @contextmanager
 def daemon(folder: Path, settings: str = "", wait: Callable[[Node], None] | None = None) -> Iterator[Node]:
     """Runs one node of this tree. ``wait``: the condition to wait for instead of its first answer."""
-    node = Node("bench", "bench", folder / "node", settings + _LISTEN)
+    node = Node("bench", "bench", folder / "node", _LISTEN + settings)
     node.program = (sys.executable, "-c", _ENTRY.format("daemon.main", "main"))
     node.environment = {"PYTHONPATH": str(TREE), "ODFD_FLOWS_FOLLOW": "false"}
     if wait is None:

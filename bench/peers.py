@@ -61,7 +61,8 @@ def _told(kind: str, count: int, rounds: int) -> dict[str, Any]:
 def measure_crowd(size: Size, folder: Path) -> list[Row]:
     """Measures an idle daemon, alone and then in a crowd."""
     count, window = size.pick(3, 50), size.pick(1, 20)
-    with daemon(folder) as node:
+    # One address gets a quarter of the slots that are not reserved (p2p/budget/connection_slots.py).
+    with daemon(folder, f"p2p.max-peers = {6 * count}\n") as node:
         settle(node)
         alone = _use(node, window)
         node.do("network", "join", "bench")

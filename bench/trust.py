@@ -88,12 +88,14 @@ def attestation_of(
 def measure_hearing(size: Size, folder: Path) -> list[Row]:
     """Statements that are all new, one by one as gossip brings them, against verifying their signatures."""
     count, rounds = size.pick(40, 1_000), size.pick(1, 5)
-    few = [owner(number) for number in range(20)]
+    few = [owner(number) for number in range(200)]  # a node takes 60 heads of one a day
     root = bytes(32)
 
     def heads(turn: int) -> list[bytes]:
         at = turn * count
-        return [head_of(few[number % 20], 1 + at + number, root, Multihash.sha3_256(root)) for number in range(count)]
+        return [
+            head_of(few[number % len(few)], 1 + at + number, root, Multihash.sha3_256(root)) for number in range(count)
+        ]
 
     def attestations(turn: int) -> list[bytes]:
         pairs = [(key, one) for one in few for key in VALIDATORS]
