@@ -131,7 +131,8 @@ def test_serves_on_this_machine_alone(engine, ask):
 def test_an_address_that_is_taken_is_told_before_spark_starts():
     """``test_a_place_is_free_or_says_why_not`` has all kinds of places."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
-        for place, why, code in ((f"127.0.0.1:{taken.getsockname()[1]}", "in use", 7), ("nowhere", "no address to listen at", 5)):
+        busy = f"127.0.0.1:{taken.getsockname()[1]}"
+        for place, why, code in ((busy, "in use", 7), ("nowhere", "no address to listen at", 5)):
             done = subprocess.run([*COMMAND, "--listen", place], capture_output=True, text=True, cwd=ROOT, check=False)
             assert done.returncode == code
             assert place in done.stderr
