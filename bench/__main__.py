@@ -111,24 +111,23 @@ def main() -> int:
     if unknown:
         parser.error(f"no such row: {', '.join(unknown)}; there are {', '.join(ROWS)}")
     facts = machine.facts()
-    rows: list[Row] = []
+    measured: dict[str, list[Row]] = {}
     worse: list[str] = []
-    figures = guard.read() if args.guard else {}
+    figures = guard.read() if args.guard else guard.Figures()
     print(report.heading(facts), flush=True)
     size = Size(quick=args.quick, million=not args.no_million, object_mib=args.object_mib)
     for name in args.rows or ROWS:
-        found = measure(name, size)
-        rows += found
+        found = measured[name] = measure(name, size)
         print(report.lines(found), flush=True)
-        report.write_json(rows, facts, args.out)
+        report.write_json([row for rows in measured.values() for row in rows], facts, args.out)
         worse += guard.compare(found, figures, partial(measure, name, size))
     print(f"\nall rounds: {args.out}")
     if args.keep:
-        guard.keep(rows)
+        guard.keep(measured, facts)
     if args.guard:
-        unknown = [row.name for row in rows if row.name not in figures]
-        print(*(["", "no figure of the last release:", *unknown] if unknown else []), sep="\n  ")
-        print(*(["", "worse than the last release:", *worse] if worse else ["", "nothing got worse"]), sep="\n  ")
+        new = [row.name for rows in measured.values() for row in rows if row.name not in figures.rows]
+        print(*(["\nno figure of the last release:", *new] if new else []), sep="\n  ")
+        print(*(["worse than the last release:", *worse] if worse else ["nothing got worse"]), sep="\n  ")
     return 1 if worse else 0
 
 

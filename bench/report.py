@@ -32,7 +32,7 @@ def lines(rows: Sequence[Row]) -> str:
         spread = f"{min(ratios):.2f}..{max(ratios):.2f}"
         shown.append(
             f"{row.name:<22}{statistics.median(ratios):>8.2f}  {spread:<15}"
-            f"{_figure(row.ours):>16}  {_figure(row.peer):>16}  {row.goal}".rstrip()
+            f"{figure(row.ours):>16}  {figure(row.peer):>16}  {row.goal}".rstrip()
         )
         shown.append(f"    {row.measures}: {row.ours.name} against {row.peer.name}")
         if row.facts:
@@ -54,7 +54,8 @@ def write_json(rows: Sequence[Row], machine: Mapping[str, Any], path: Path) -> N
     path.write_bytes(msgspec.json.format(msgspec.json.encode(document), indent=2) + b"\n")
 
 
-def _figure(side: Side) -> str:
+def figure(side: Side) -> str:
+    """Formats the median of a side."""
     middle = side.figures()[0]
     if side.amount:
         return f"{_scaled(middle)}{side.unit}/s"

@@ -22,7 +22,7 @@ from odfd.resources.schema import fields_of, part_of, schema_of, type_text
 from odfd.resources.types import JsonSchema, ResourceType
 from odfd.rules import ExplainedRule, rules
 from odfd.services.resources.types import TYPES
-from package import attacks, code_map
+from package import attacks, code_map, performance
 from package.staging import whole_parser
 
 TREE: Final = Path(__file__).parents[1]
@@ -65,6 +65,7 @@ def pages() -> dict[str, Callable[[], str]]:
         "functions.md": functions,
         "metrics.md": lambda: metric_document.document(MADE),
         "resource-types.md": resource_types,
+        "../performance.md": lambda: performance.page(MADE),
     }
 
 

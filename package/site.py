@@ -24,8 +24,10 @@ SECTIONS: Final = (
     ("Project", ""),
     ("Project", "docs/dev"),
     ("Decisions", "docs/adr"),
+    ("Reference", "docs"),
 )
-"""Titles of the navigation with their folders; an empty one is the top of the tree."""
+"""Titles of the navigation with their folders; an empty one is the top of the tree, and the last one has what no other
+has: the glossary, and the figures of speed."""
 FIRST: Final = ("README.md", "docs/README.md")
 """Pages before all sections, where they exist."""
 LINK: Final = re.compile(r"!?\[[^]]*\]\(([^)\s#:]+)(?:#[\w-]+)?\)")

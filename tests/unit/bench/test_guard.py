@@ -33,13 +33,16 @@ def test_what_is_slow_twice_is_named(first: Sequence[float], second: Sequence[fl
         measured.append(second)
         return [row("a", *second or ())]
 
-    told = list(guard.compare([row("a", *first), row("new", 9.0)], {"a": 1.0}, again))
+    figure = guard.Figure(command="c", ratio=(1.0, 1.0, 1.0), measures="", ours="", against="")
+    told = list(guard.compare([row("a", *first), row("new", 9.0)], guard.Figures(rows={"a": figure}), again))
     assert told == (["a: 1.30, 1.30 times the 1.00 of the last release"] if named else [])
     assert bool(measured) == (second is not None)
 
 
 def test_figures_of_rows_that_were_not_measured_stay(tmp_path: Path) -> None:
     path = tmp_path / "figures.json"
-    guard.keep([row("a", 1.0, 2.0, 4.0), row("b", 1.0)], path)
-    guard.keep([row("b", 3.0)], path)
-    assert guard.read(path) == {"a": 2.0, "b": 3.0}
+    guard.keep({"c": [row("a", 1.0, 2.0, 4.0), row("b", 1.0)]}, {"cores": 1}, path)
+    guard.keep({"c": [row("b", 3.0)]}, {"cores": 2}, path)
+    figures = guard.read(path)
+    assert {name: each.ratio for name, each in figures.rows.items()} == {"a": (2.0, 1.0, 4.0), "b": (3.0, 3.0, 3.0)}
+    assert figures.machine == {"cores": 2}
