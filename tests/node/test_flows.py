@@ -76,9 +76,10 @@ async def ran(node: Node, name: str, runs: int, outcome: str | None = None) -> S
         while True:
             # Taken before the look: a turn may end while it is under way.
             turned = node.parts.flows.turned
-            seen = await view(node, name)
-            if seen.runs >= runs and outcome in (None, seen.outcome):
-                return seen
+            # A flow that follows is listed once a turn has seen its dataset's new rendition.
+            for seen in await flows(node):
+                if seen.name == name and seen.runs >= runs and outcome in (None, seen.outcome):
+                    return seen
             await turned.wait()
 
 
