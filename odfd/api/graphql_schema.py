@@ -1,4 +1,4 @@
-"""Declares the GraphQL schema, and resolves its fields with the operations that RFC-018's paths use (R59, R60).
+"""Declares the GraphQL schema, and resolves its fields with the operations that RFC-018's paths use.
 
 Resolvers run in a worker thread, since graphql-core knows asyncio alone; each calls operations in the event loop.
 """

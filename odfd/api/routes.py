@@ -179,7 +179,7 @@ def _other_method(taken: list[str]) -> Callable[[Request], Awaitable[Response]]:
 
 
 def _canonically(app: Application) -> Application:
-    """Accepts types in paths in the singular and in any case (R57); the table has plurals."""
+    """Accepts types in paths in the singular and in any case; the table has plurals."""
 
     async def asked(scope: Message, receive: Receive, send: Send) -> None:
         await app({**scope, "path": canonical(_segments(scope))}, receive, send)

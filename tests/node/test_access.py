@@ -90,7 +90,7 @@ async def test_pushes_to_a_source_need_a_right_over_it(world: World) -> None:
         assert (await asking.ask(BOB, "DELETE", "/source/v1alpha1/sources/sensors/waiting"))[1]["dropped"] == 1
 
 
-async def test_r51_relations_hold_when_the_apply_has_answered(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_relations_hold_when_the_apply_has_answered(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """No controller has to come by: who may do what never lags behind what was applied."""
 
     async def never(*_: object) -> None:
@@ -104,7 +104,7 @@ async def test_r51_relations_hold_when_the_apply_has_answered(world: World, monk
         assert await asking.datasets(BOB) == ["hers"]
 
 
-async def test_r10_an_account_sees_its_own_and_what_is_granted_and_loses_it_at_once(world: World) -> None:
+async def test_an_account_sees_its_own_and_what_is_granted_and_loses_it_at_once(world: World) -> None:
     async with world.running("node", private=True) as node:
         asking = await settled(node)
 
@@ -128,7 +128,7 @@ async def test_r10_an_account_sees_its_own_and_what_is_granted_and_loses_it_at_o
         assert (await asking.ask(ALICE, "DELETE", "/dataset/v1alpha1/datasets/ours"))[0] == 200
 
 
-async def test_r09_the_account_of_a_resource_is_who_applies_it_or_who_is_named(world: World) -> None:
+async def test_the_account_of_a_resource_is_who_applies_it_or_who_is_named(world: World) -> None:
     async with world.running("node", private=True) as node:
         asking = await settled(node)
         await asking.apply(BOB, DATASET.format(name="his", more=""))
@@ -295,7 +295,7 @@ async def test_a_name_that_is_used_again_gives_nobody_what_its_former_bearer_had
         assert (await asking.ask(BOB, "GET", "/dataset/v1alpha1/datasets/theirs"))[0] == 404
 
 
-async def test_r31_an_input_that_may_not_be_read_is_told_of_as_one_that_is_not_here(world: World) -> None:
+async def test_an_input_that_may_not_be_read_is_told_of_as_one_that_is_not_here(world: World) -> None:
     """Attack T-ACCOUNT-01: deriving from an unreadable dataset, to read its rows.
 
     Defence: inputs must be readable; others appear not to exist.
@@ -317,7 +317,7 @@ spec:
         assert told[0] == told[1]
 
 
-async def test_r58_a_list_is_of_an_account_and_of_others_there_is_nothing(world: World) -> None:
+async def test_a_list_is_of_an_account_and_of_others_there_is_nothing(world: World) -> None:
     async with world.running("node", private=True) as node:
         asking = await settled(node)
 
@@ -404,9 +404,9 @@ LISTS: dict[str, list[tuple[str, str, Any]]] = {
 }  # fmt: skip
 """What lists datasets, or what is done with them."""
 ELSEWHERE = {
-    "lineage.graph": "test_p12_the_lineage_of_what_may_be_read_names_nothing_else",
-    "lineage.trace": "test_p12_the_lineage_of_what_may_be_read_names_nothing_else",
-    "events.kept": "test_p12_answers_to_an_account_are_the_same_bytes_whatever_others_do",
+    "lineage.graph": "test_the_lineage_of_what_may_be_read_names_nothing_else",
+    "lineage.trace": "test_the_lineage_of_what_may_be_read_names_nothing_else",
+    "events.kept": "test_answers_to_an_account_are_the_same_bytes_whatever_others_do",
     "events.follow": "test_a_stream_ends_with_a_reset_when_rights_change_and_tells_nothing_after",
     "history.follow": "test_a_stream_ends_with_a_reset_when_rights_change_and_tells_nothing_after",
     "log_lines.last": "test_lines_of_a_task_are_numbered_by_themselves_and_end_with_the_right",
@@ -415,11 +415,11 @@ ELSEWHERE = {
     "endpoints.push": "test_pushes_to_a_source_need_a_right_over_it",
     "endpoints.show": "test_pushes_to_a_source_need_a_right_over_it",
     "declarations.stated": "test_what_only_the_running_node_knows_is_told_of_what_may_be_seen",
-    "declarations.news": "test_p12_a_watch_tells_of_what_may_be_read",
+    "declarations.news": "test_a_watch_tells_of_what_may_be_read",
     "tasks.get": "test_a_task_of_others_is_not_there",
     "tasks.follow": "test_a_task_of_others_is_not_there",
     "tasks.cancel": "test_a_task_of_others_is_not_there",
-    "accounts.me": "test_r58_a_list_is_of_an_account_and_of_others_there_is_nothing",
+    "accounts.me": "test_a_list_is_of_an_account_and_of_others_there_is_nothing",
     "accounts.create_token": "test_tokens_are_of_the_account_that_asks",
     "accounts.tokens": "test_tokens_are_of_the_account_that_asks",
     "accounts.revoke_token": "test_tokens_are_of_the_account_that_asks",
@@ -454,7 +454,7 @@ def filled(said: Any, ref: str, did: str) -> Any:
 
 
 @pytest.mark.parametrize("uid", [ALICE, NOBODY])
-async def test_p12_what_may_not_be_read_answers_as_what_is_not_there(world: World, uid: int) -> None:
+async def test_what_may_not_be_read_answers_as_what_is_not_there(world: World, uid: int) -> None:
     """Attack T-ACCOUNT-01: asking for a private dataset by name or did, by each path, GraphQL, SQL, search and card, to
     learn that it exists.
 
@@ -488,7 +488,7 @@ async def test_p12_what_may_not_be_read_answers_as_what_is_not_there(world: Worl
 
 
 @pytest.mark.parametrize("uid", [ALICE, NOBODY])
-async def test_p12_lists_are_those_of_a_node_without_what_may_not_be_read(world: World, uid: int) -> None:
+async def test_lists_are_those_of_a_node_without_what_may_not_be_read(world: World, uid: int) -> None:
     """Attack T-ACCOUNT-01: comparing lists of datasets, resources and tasks, or their counts.
 
     Defence: lists leave out unreadable items, and count only the shown ones.
@@ -505,7 +505,7 @@ async def test_p12_lists_are_those_of_a_node_without_what_may_not_be_read(world:
         assert "theirs" not in json.dumps([body for _, (_, body) in told[0]])
 
 
-async def test_p12_a_watch_tells_of_what_may_be_read(world: World) -> None:
+async def test_a_watch_tells_of_what_may_be_read(world: World) -> None:
     """Attack T-ACCOUNT-01: watching resources of others, or resources whose right was revoked since.
 
     Defence: a watch checks each change; when the watcher's rights change it ends with `Reset`, and the client lists
@@ -542,7 +542,7 @@ async def test_p12_a_watch_tells_of_what_may_be_read(world: World) -> None:
         assert (await asking.ask(BOB, "GET", "/dataset/v1alpha1/datasets"))[1]["items"] == []
 
 
-async def test_p04_an_account_goes_on_over_restarts_unless_its_rights_changed_meanwhile(world: World) -> None:
+async def test_an_account_goes_on_over_restarts_unless_its_rights_changed_meanwhile(world: World) -> None:
     """What others change in between is not told, and does not end it."""
 
     async def news(asking: Asking, since: str | None) -> list[tuple[str, str, str]]:
@@ -887,7 +887,7 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("text", "rule"), WRONG, ids=[f"{at}-{rule}" for at, (_, rule) in enumerate(WRONG)])
-async def test_r19_a_label_that_its_schema_does_not_permit_is_refused(world: World, text: str, rule: str) -> None:
+async def test_a_label_that_its_schema_does_not_permit_is_refused(world: World, text: str, rule: str) -> None:
     async with world.running("node", private=True) as node:
         with pytest.raises(Fault) as refused:
             await node.apply(text)
@@ -1131,7 +1131,7 @@ def changes(asking: Asking, chance: random.Random) -> Callable[[], Awaitable[Any
 
 
 @pytest.mark.parametrize("seed", range(int(os.environ.get("ODFD_SIM_SEEDS", "8")) // 2))
-async def test_p04_a_list_and_its_watch_are_what_may_be_read_however_rights_change(world: World, seed: int) -> None:
+async def test_a_list_and_its_watch_are_what_may_be_read_however_rights_change(world: World, seed: int) -> None:
     chance = random.Random(seed)
     async with world.running("node", private=True) as node:
         asking = await settled(node)

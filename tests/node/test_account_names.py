@@ -38,7 +38,7 @@ spec:
 """
 
 
-async def test_r11_r23_accounts_have_the_same_names_side_by_side_and_each_reads_its_own(world: World) -> None:
+async def test_accounts_have_the_same_names_side_by_side_and_each_reads_its_own(world: World) -> None:
     """Attack T-ACCOUNT-02: taking the name of another's resource, to change it or to get its secrets.
 
     Defence: a name without an account is one of the account that asks or refers.
@@ -103,7 +103,7 @@ async def test_deleting_one_by_its_id_deletes_none_of_the_same_name(world: World
         assert (await asking.ask(ALICE, "GET", f"/config/v1alpha1/secretsets/{alices}"))[0] == 404
 
 
-async def test_r22_the_owner_names_what_accounts_have_with_the_account_and_is_told_where_several_have_it(
+async def test_the_owner_names_what_accounts_have_with_the_account_and_is_told_where_several_have_it(
     world: World,
 ) -> None:
     async with world.running("node", private=True) as node:
@@ -145,7 +145,7 @@ async def test_a_flow_that_nothing_declares_is_named_with_its_account_where_seve
         assert [(await get("Flow", each.id)).id for each in found] == [each.id for each in found]
 
 
-async def test_p12_an_account_learns_nothing_of_a_name_that_others_have(world: World) -> None:
+async def test_an_account_learns_nothing_of_a_name_that_others_have(world: World) -> None:
     """Attack T-ACCOUNT-02: asking for a name, or taking it, to learn what others have under it.
 
     Defence: each account has names of its own: taking one succeeds whatever others have, for an apply and for a rename;

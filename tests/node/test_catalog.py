@@ -97,7 +97,7 @@ def inputs_of(node: Node, name: str) -> list[DatasetId]:
     return [DatasetId.parse(each.dataset_ref) for each in found.inputs]
 
 
-async def test_r14_an_apply_of_an_id_with_another_name_renames_a_dataset_and_leaves_its_name_to_a_new_one(
+async def test_an_apply_of_an_id_with_another_name_renames_a_dataset_and_leaves_its_name_to_a_new_one(
     world: World,
 ) -> None:
     async with world.running("alice") as alice:
@@ -118,7 +118,7 @@ async def test_r14_an_apply_of_an_id_with_another_name_renames_a_dataset_and_lea
         assert alice.kinds().count("dataset.renamed") == 1
 
 
-async def test_r14_names_are_swapped_in_one_batch_and_a_new_derivative_means_the_new_ones(world: World) -> None:
+async def test_names_are_swapped_in_one_batch_and_a_new_derivative_means_the_new_ones(world: World) -> None:
     async with world.running("alice") as alice:
         await alice.apply(root("a"), root("b"))
         ids, a, b = await ids_of(alice), alice.dataset("a"), alice.dataset("b")
@@ -146,7 +146,7 @@ async def test_a_name_that_a_dataset_gives_up_is_not_found_by_what_is_applied_wi
 MIRROR = "$schema: Mirror\nheaders: {{name: {name}, id: {id}}}\nspec: {{source: '{did}'{more}}}\n"
 
 
-async def test_r14_a_mirror_and_its_dataset_get_a_name_together_whichever_is_renamed(world: World) -> None:
+async def test_a_mirror_and_its_dataset_get_a_name_together_whichever_is_renamed(world: World) -> None:
     world.write("alice", "a.csv", "2024-01-01T00:00:00Z,Graz,300000")
     async with world.running("alice") as alice, world.running("bob") as bob:
         await alice.apply(ROOT, root("other"))
@@ -184,7 +184,7 @@ async def test_r14_a_mirror_and_its_dataset_get_a_name_together_whichever_is_ren
         assert sorted(each.name for each in await bob.mirrors()) == ["more", "ours"]
 
 
-async def test_r14_a_peer_and_a_validator_are_renamed_and_stay_what_they_were(world: World) -> None:
+async def test_a_peer_and_a_validator_are_renamed_and_stay_what_they_were(world: World) -> None:
     key = "did:key:z6MkiTBz1ymuepAQ4HEHYSF1H8quG5GLVVQR3djdX3mDooWp"
     peer = "12D3KooWEyopopk2Ka2tf5fvGDPQEbYWrSnWFk8T9Bks5pZuWnaz"
     texts = (
@@ -236,7 +236,7 @@ def objects(node: Node) -> int:
     return len(list(node.home.objects.names()))
 
 
-async def test_r55_the_data_of_a_deleted_dataset_is_kept_and_is_adopted_by_its_did(world: World) -> None:
+async def test_the_data_of_a_deleted_dataset_is_kept_and_is_adopted_by_its_did(world: World) -> None:
     """With all its rows, its key, and what goes on from them; as a private dataset, whatever it was."""
     async with world.running("alice", private=True) as alice:
         before = await filled(world, alice)

@@ -637,7 +637,7 @@ spec:
 
 
 @pytest.mark.parametrize("is_killed", [True, False])
-async def test_r54_a_deleted_volume_gives_its_place_back_whatever_comes_between(
+async def test_a_deleted_volume_gives_its_place_back_whatever_comes_between(
     world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_killed: bool
 ) -> None:
     """Attack T-DISK-02: a kill, or a disk that is away, after a resource was deleted and before its effects are undone:

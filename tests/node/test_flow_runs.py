@@ -286,6 +286,7 @@ async def test_an_apply_of_the_flow_or_of_a_run_changes_no_run(world: World) -> 
         await alice.apply(ROOT, flow(tasks=VERIFY))
         await pass_time(alice, 60)
         await ran(alice, "often", 1)
+        await alice.parts.reconciler.wait_settled()
         (run,) = await runs(alice)
         (item,) = (await alice.apply(json.dumps(msgspec.to_builtins(manifest_of(run))))).items
         assert (item.action, item.fault) == ("unchanged", None)

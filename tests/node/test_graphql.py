@@ -59,7 +59,7 @@ APPLY = "mutation ($m: [JSON!]!, $dry: Boolean) { apply(manifests: $m, dryRun: $
 PROBLEM = ("title", "status", "family", "rule", "hint", "place")
 
 
-async def test_r59_graphql_gives_the_answers_and_the_refusals_of_rest(world: World) -> None:
+async def test_graphql_gives_the_answers_and_the_refusals_of_rest(world: World) -> None:
     """One list of requests, asked both ways, of nodes that are alike."""
     vs, long, part = "/config/v1alpha1/variablesets", "VariableSet", "/config/v1alpha1/variables/b.x"
     asked: list[tuple[tuple[str, str, object], tuple[str, str, dict[str, Any]]]] = [
@@ -115,7 +115,7 @@ def bare(value: Any) -> Any:
     return [bare(each) for each in value] if isinstance(value, list) else value
 
 
-async def test_r60_resources_datasets_blocks_and_rows_are_asked_in_pages(world: World) -> None:
+async def test_resources_datasets_blocks_and_rows_are_asked_in_pages(world: World) -> None:
     async with world.running("alice") as alice:
         data, errors = await ask(alice.api, APPLY, m=[a_set(each) for each in "dbac"], dry=True)
         assert (errors, [each["action"] for each in data["apply"]]) == ([], ["created"] * 4)
@@ -150,7 +150,7 @@ async def test_r60_resources_datasets_blocks_and_rows_are_asked_in_pages(world: 
         assert (error["extensions"]["rule"], error["path"]) == ("multibase", ["dataset", "blocks"])
 
 
-async def test_r60_the_schema_may_be_asked_for(world: World) -> None:
+async def test_the_schema_may_be_asked_for(world: World) -> None:
     async with world.running("alice") as alice:
         data, errors = await ask(alice.api, get_introspection_query())
         assert errors == []
@@ -174,7 +174,7 @@ HOSTILE = [
 
 
 @pytest.mark.parametrize("query", HOSTILE, ids=range(len(HOSTILE)))
-async def test_r60_a_query_that_asks_too_much_is_refused_before_anything_is_asked(query: str) -> None:
+async def test_a_query_that_asks_too_much_is_refused_before_anything_is_asked(query: str) -> None:
     """Attack T-BYTES-01: a GraphQL query that is deep, doubles itself by fragments, or asks for pages within pages.
 
     Defence: tokens, depth, aliases and values are counted before validation, each fragment once; no operation is
@@ -191,7 +191,7 @@ async def test_r60_a_query_that_asks_too_much_is_refused_before_anything_is_aske
     )
 
 
-async def test_r60_a_query_ends_with_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_query_ends_with_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """Attack T-BYTES-01: a GraphQL query that does not end.
 
     Defence: a limit of one minute, in one of four threads of its own.
@@ -207,7 +207,7 @@ async def test_r60_a_query_ends_with_its_time(monkeypatch: pytest.MonkeyPatch) -
     assert graphql.THREADS.borrowed_tokens == 0
 
 
-async def test_r60_a_bug_is_told_as_one() -> None:
+async def test_a_bug_is_told_as_one() -> None:
     async def get(_: str, __: str) -> None:
         await trio.lowlevel.checkpoint()
         raise RuntimeError("boom")
@@ -262,7 +262,7 @@ async def streamed(
     return found
 
 
-async def test_r60_a_subscription_tells_what_a_watch_tells(world: World) -> None:
+async def test_a_subscription_tells_what_a_watch_tells(world: World) -> None:
     async with world.running("alice") as alice:
         await ask(alice.api, APPLY, m=[a_set("a")])
 
@@ -285,7 +285,7 @@ async def test_r60_a_subscription_tells_what_a_watch_tells(world: World) -> None
         assert some[0][2] == {"data": {"resources": {"o": "Added"}}}
 
 
-async def test_r60_what_is_wrong_with_a_stream_is_an_event_of_it(world: World) -> None:
+async def test_what_is_wrong_with_a_stream_is_an_event_of_it(world: World) -> None:
     """As the protocol says, since readers of server-sent events see no body of another status."""
     async with world.running("alice") as alice:
         one = await streamed(alice.api, "{ resources { hasNextPage } }")
@@ -307,7 +307,7 @@ async def test_r60_what_is_wrong_with_a_stream_is_an_event_of_it(world: World) -
         assert (status, told["errors"][0]["extensions"]["rule"]) == (400, "graphql-subscription")
 
 
-async def test_r60_only_so_many_watch(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_only_so_many_watch(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """Attack T-HTTP-01: watches of resources, by paths or by GraphQL, that occupy all connections.
 
     Defence: at most 128 are open at once, half of the connections of the control socket; more are refused with 429.
@@ -329,7 +329,7 @@ WORDS = st.sampled_from([*list('{}()$:"[]!@'), "...", "a", "query", "fragment", 
 
 
 @given(st.text(max_size=40) | st.lists(WORDS, max_size=40).map(" ".join))
-def test_r60_any_text_is_a_query_or_a_told_mistake(query: str) -> None:
+def test_any_text_is_a_query_or_a_told_mistake(query: str) -> None:
     async def asked() -> tuple[int, Any]:
         return await call(SimpleNamespace(), "POST", "/graphql", {"query": query})
 
@@ -337,7 +337,7 @@ def test_r60_any_text_is_a_query_or_a_told_mistake(query: str) -> None:
     assert status == 400 or told["data"] is not None or told["errors"]
 
 
-def test_r60_what_a_fragment_costs_is_counted_each_time() -> None:
+def test_what_a_fragment_costs_is_counted_each_time() -> None:
     def cost(query: str) -> bool:
         try:
             check_size(parse(query), {})
@@ -351,7 +351,7 @@ def test_r60_what_a_fragment_costs_is_counted_each_time() -> None:
     assert not cost("{ " + " ...f" * (most + 1) + f" }} fragment f on Query {{ {page} }}")
 
 
-def test_r60_the_library_is_loaded_with_the_first_request() -> None:
+def test_the_library_is_loaded_with_the_first_request() -> None:
     code = "import sys, odfd.api.routes; sys.exit('graphql' in sys.modules or 'odfd.api.graphql_schema' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
     assert "type Query" in DEFINITION

@@ -221,7 +221,7 @@ async def listed(node: Node, type_: str) -> list[Any]:
     return [each for each in views if each.id in stored or type_ != "Task"]
 
 
-async def test_r03_each_manifest_that_is_printed_is_valid_by_the_schema_that_it_names(world: World) -> None:
+async def test_each_manifest_that_is_printed_is_valid_by_the_schema_that_it_names(world: World) -> None:
     async with world.running("alice") as alice:
         for kind in await everything(alice):
             views = await listed(alice, kind.name)
@@ -243,7 +243,7 @@ def shown_of(manifest: Any) -> dict[str, Any]:
     return sent
 
 
-async def test_r08_what_is_shown_of_a_resource_is_applied_again_without_a_change(world: World) -> None:
+async def test_what_is_shown_of_a_resource_is_applied_again_without_a_change(world: World) -> None:
     async with world.running("alice") as alice:
         for kind in await everything(alice):
             for view in await listed(alice, kind.name):
@@ -252,7 +252,7 @@ async def test_r08_what_is_shown_of_a_resource_is_applied_again_without_a_change
                     assert (item.action, item.fault) == ("unchanged", None), (kind.name, view.name, item)
 
 
-async def test_r09_an_account_is_written_by_its_id_its_did_or_its_name(world: World) -> None:
+async def test_an_account_is_written_by_its_id_its_did_or_its_name(world: World) -> None:
     account = "$schema: Account\nheaders: {name: bob}\nspec: {email: b@example.org, did: 'did:odf:fed01bob'}\n"
     made = "$schema: VariableSet\nheaders: {name: a, account: {name: bob}}\nspec: {variables: {}}\n"
 
@@ -325,7 +325,7 @@ async def standing(node: Node) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("step", STEPS)
-async def test_p08_a_fault_at_each_step_leaves_all_datasets_or_none(
+async def test_a_fault_at_each_step_leaves_all_datasets_or_none(
     world: World, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
     wanted = (dataset("old"), dataset("two"), ROOT, DERIVED, SET, FLOW, *INTENTS)

@@ -40,7 +40,7 @@ SET = "$schema: VariableSet\nheaders: {{name: {name}, labels: {{env: {env}}}}}\n
 DATASET = "$schema: Dataset\nheaders: {name: raw}\nspec: {kind: Root, metadata: []}\n"
 
 
-async def test_r57_resources_are_at_their_context_version_and_type(world: World) -> None:
+async def test_resources_are_at_their_context_version_and_type(world: World) -> None:
     async with world.running("alice") as alice:
         await alice.apply(SET.format(name="a", env="prod"), SET.format(name="b", env="dev"), DATASET)
         status, (listed,) = await ask(alice, "GET", "/config/v1alpha1/VariableSet")
@@ -66,7 +66,7 @@ async def test_r57_resources_are_at_their_context_version_and_type(world: World)
             assert (status, one["headers"]["id"]) == (200, headers["id"])
 
 
-async def test_r57_a_watch_goes_on_from_what_was_listed(world: World) -> None:
+async def test_a_watch_goes_on_from_what_was_listed(world: World) -> None:
     async with world.running("alice") as alice:
         await alice.apply(SET.format(name="a", env="prod"), DATASET)
         _, (listed,) = await ask(alice, "GET", "/config/v1alpha1/vs")
@@ -82,7 +82,7 @@ async def test_r57_a_watch_goes_on_from_what_was_listed(world: World) -> None:
         assert {each["$schema"] for _, each in changes} == {TYPES.find_schema("VariableSet").uri}
 
 
-async def test_r57_a_list_comes_in_pages(world: World) -> None:
+async def test_a_list_comes_in_pages(world: World) -> None:
     async with world.running("alice") as alice:
         await alice.apply(*(SET.format(name=name, env="prod") for name in "abc"))
         _, (first,) = await ask(alice, "GET", "/config/v1alpha1/vs", "limit=2")
@@ -110,7 +110,7 @@ async def test_r57_a_list_comes_in_pages(world: World) -> None:
         ("/nowhere/v1alpha1/VariableSet", "route"),
     ],
 )
-async def test_r57_what_is_not_there_is_said_to_be_not_found(world: World, path: str, rule: str) -> None:
+async def test_what_is_not_there_is_said_to_be_not_found(world: World, path: str, rule: str) -> None:
     async with world.running("alice") as alice:
         status, (problem,) = await ask(alice, "GET", path)
         assert (status, problem["rule"]) == (404, rule)
@@ -124,7 +124,7 @@ def a_set(name: str = "a", **more: Any) -> dict[str, Any]:
     return {"$schema": "VariableSet", "headers": {"name": name, **more}, "spec": {"variables": {"x": "1"}}}
 
 
-async def test_r56_a_resource_is_made_changed_read_and_deleted_at_its_path(world: World) -> None:
+async def test_a_resource_is_made_changed_read_and_deleted_at_its_path(world: World) -> None:
     async with world.running("alice") as alice:
         status, (item,) = await ask(alice, "POST", VS, "dryRun=true", body=a_set())
         assert (status, item["action"]) == (200, "created")
@@ -147,7 +147,7 @@ async def test_r56_a_resource_is_made_changed_read_and_deleted_at_its_path(world
         assert (await ask(alice, "DELETE", f"{VS}/a"))[0] == 404
 
 
-async def test_r56_a_merge_patch_changes_parts_and_renames(world: World) -> None:
+async def test_a_merge_patch_changes_parts_and_renames(world: World) -> None:
     async with world.running("alice") as alice:
         await ask(alice, "POST", VS, body=a_set(labels={"env": "prod", "team": "x"}))
         patch = {"headers": {"name": "c", "labels": {"env": None}}, "spec": {"variables": {"y": "2"}}}
@@ -160,7 +160,7 @@ async def test_r56_a_merge_patch_changes_parts_and_renames(world: World) -> None
         assert (await ask(alice, "PATCH", f"{VS}/nobody", body={}))[0] == 404
 
 
-async def test_r56_an_etag_is_a_condition_as_the_generation_is(world: World) -> None:
+async def test_an_etag_is_a_condition_as_the_generation_is(world: World) -> None:
     path, whole = "/config/v1alpha1/vs/a", {**a_set("a"), "spec": {"variables": {"y": "2"}}}
     async with world.running("alice") as alice:
         status, _ = await ask(alice, "PUT", path, body=a_set("a"), if_none_match="*")
@@ -194,7 +194,7 @@ async def test_r56_an_etag_is_a_condition_as_the_generation_is(world: World) -> 
         assert (await ask(alice, "DELETE", path, if_match=seen["etag"]))[0] == 200
 
 
-async def test_r56_what_was_changed_by_others_is_left_alone(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_was_changed_by_others_is_left_alone(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """``generation``: as somebody read it. A status is no change."""
     async with world.running("alice") as alice:
         path, raw = "/config/v1alpha1/vs/a", "/dataset/v1alpha1/datasets/raw"
@@ -217,7 +217,7 @@ async def test_r56_what_was_changed_by_others_is_left_alone(world: World, monkey
             assert (await ask(alice, "DELETE", each, "generation=2"))[0] == 200
 
 
-async def test_r56_patches_at_the_same_time_are_all_made(world: World) -> None:
+async def test_patches_at_the_same_time_are_all_made(world: World) -> None:
     """Those without a generation are made anew of what others left; of those with one, one is."""
     async with world.running("alice") as alice:
         await alice.apply(SET.format(name="a", env="prod"))
@@ -254,7 +254,7 @@ APPLY = "/resource/v1alpha1/apply"
 
 
 @pytest.mark.parametrize("form", ["json", "yaml"])
-async def test_r52_where_one_cannot_be_done_the_others_are_if_so_asked(world: World, form: str) -> None:
+async def test_where_one_cannot_be_done_the_others_are_if_so_asked(world: World, form: str) -> None:
     """Each that cannot is told with what is wrong with it, whenever that is found."""
     body: object = BATCH if form == "json" else yaml.safe_dump_all(BATCH)
     async with world.running("alice") as alice:
@@ -279,7 +279,7 @@ async def test_r52_where_one_cannot_be_done_the_others_are_if_so_asked(world: Wo
             assert (status, problem["family"]) in ((400, "Usage"), (422, "Invalid"))
 
 
-async def test_r17_each_manager_has_labels_of_its_own(world: World) -> None:
+async def test_each_manager_has_labels_of_its_own(world: World) -> None:
     """Those of others stay through an apply; whose spec is written over is told."""
     async with world.running("alice") as alice:
         await alice.apply(SET.format(name="a", env="prod"))
@@ -306,7 +306,7 @@ async def test_r17_each_manager_has_labels_of_its_own(world: World) -> None:
             assert (status, problem["rule"]) == (422, "manager")
 
 
-async def test_r35_what_another_resource_made_is_changed_by_force_alone(world: World) -> None:
+async def test_what_another_resource_made_is_changed_by_force_alone(world: World) -> None:
     scheduled = "$schema: Dataset\nheaders: {name: raw, annotations: {schedule: {cron: '0 5 * * *'}}}\n"
     async with world.running("alice") as alice:
         await alice.apply(scheduled + "spec: {kind: Root, metadata: []}\n")
@@ -328,7 +328,7 @@ async def is_ready(node: Node, path: str) -> bool:
     return status == 200 and held["status"]["phase"] == "Ready"
 
 
-async def test_r56_a_dataset_is_patched_and_deleted_with_its_chain(world: World) -> None:
+async def test_a_dataset_is_patched_and_deleted_with_its_chain(world: World) -> None:
     async with world.running("alice") as alice:
         await alice.apply(DATASET)
         ds = "/dataset/v1alpha1/datasets/raw"
@@ -341,7 +341,7 @@ async def test_r56_a_dataset_is_patched_and_deleted_with_its_chain(world: World)
         assert [each.name for each in await alice.dataset_views()] == []
 
 
-async def test_r56_a_batch_is_applied_whole_or_refused_with_every_item(world: World) -> None:
+async def test_a_batch_is_applied_whole_or_refused_with_every_item(world: World) -> None:
     flow = {"$schema": "Flow", "headers": {"name": "f"}, "spec": {
         "target": "Dataset:raw", "triggers": [{"kind": "Schedule", "cron": "0 * * * *"}], "tasks": [{"kind": "Ingest"}],
     }}  # fmt: skip
@@ -380,7 +380,7 @@ async def test_r56_a_batch_is_applied_whole_or_refused_with_every_item(world: Wo
         ("GET", f"{VS}/kept", b"", 404, "resource"),
     ],
 )  # fmt: skip
-async def test_r56_what_is_not_meant_is_refused_and_nothing_changes(
+async def test_what_is_not_meant_is_refused_and_nothing_changes(
     world: World, method: str, path: str, body: object, status: int, rule: str
 ) -> None:
     async with world.running("alice") as alice:
@@ -392,7 +392,7 @@ async def test_r56_what_is_not_meant_is_refused_and_nothing_changes(
         assert [each["headers"]["name"] for each in left["items"]] == ["kept"] * (method != "GET")
 
 
-async def test_r06_a_version_that_is_not_served_is_refused_with_those_that_are(world: World) -> None:
+async def test_a_version_that_is_not_served_is_refused_with_those_that_are(world: World) -> None:
     async with world.running("alice") as alice:
         status, (problem,) = await ask(alice, "GET", "/config/v2/VariableSet")
         assert (status, "v1alpha1" in problem["hint"]) == (404, True)
@@ -431,7 +431,7 @@ def test_a_merge_patch_of_what_differs_makes_one_of_the_other(before: Any, after
     assert merged(merged(before, after), after) == merged(before, after)
 
 
-async def test_r57_all_types_are_listed_and_watched_at_once(world: World) -> None:
+async def test_all_types_are_listed_and_watched_at_once(world: World) -> None:
     async with world.running("alice") as alice:
         await alice.apply(SET.format(name="a", env="prod"), DATASET)
         _, (types,) = await ask(alice, "GET", "/resource/v1alpha1/types")
@@ -605,7 +605,7 @@ def registered(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("registered")
-async def test_r07_a_registered_type_is_served_everywhere_and_named_nowhere(world: World) -> None:
+async def test_a_registered_type_is_served_everywhere_and_named_nowhere(world: World) -> None:
     async with world.running("alice") as alice:
         status, (item,) = await ask(alice, "POST", "/play/v1alpha1/toys", body=BEAR)
         assert (status, item["kind"], item["action"]) == (201, "toy", "created")
@@ -689,7 +689,7 @@ def toy(name: str, sound: str = "Brumm", **headers: str) -> str:
 
 
 @pytest.mark.usefixtures("registered")
-async def test_r07_a_controller_takes_part_in_an_apply_by_what_it_says_of_itself(
+async def test_a_controller_takes_part_in_an_apply_by_what_it_says_of_itself(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     controller = ToyController()

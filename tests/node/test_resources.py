@@ -54,7 +54,7 @@ async def test_the_examples_of_the_reference_are_applied_and_then_unchanged(worl
         assert len(first.items) == len(again.items) == len(EXAMPLES)
 
 
-async def test_r61_a_snapshot_and_the_resource_of_it_are_one_dataset(world: World) -> None:
+async def test_a_snapshot_and_the_resource_of_it_are_one_dataset(world: World) -> None:
     """What is written the old way and the new is the same chain."""
     body = ROOT.partition("content:\n")[2].replace("  name: cities\n", "")
     resource = f"$schema: Dataset\nheaders: {{name: cities}}\nspec:\n{body}"
@@ -64,7 +64,7 @@ async def test_r61_a_snapshot_and_the_resource_of_it_are_one_dataset(world: Worl
         assert (made.action, again.action, made.id) == ("created", "unchanged", again.id)
 
 
-async def test_r61_a_snapshot_leaves_what_it_cannot_state(world: World, tmp_path: Path) -> None:
+async def test_a_snapshot_leaves_what_it_cannot_state(world: World, tmp_path: Path) -> None:
     volume = (
         "$schema: PersistentVolume\nheaders: {name: attic}\nspec: {kind: HostPath, path: '"
         f"{tmp_path / 'attic'}', capacity: {{storage: 1Gi}}}}\n"
@@ -116,7 +116,7 @@ async def names(node: Node, word: str | None = None, labels: str | None = None) 
     return [each.name for each in await node.api.declarations.list(word, labels)]
 
 
-async def test_r32_resources_are_selected_by_labels_whoever_set_them(world: World) -> None:
+async def test_resources_are_selected_by_labels_whoever_set_them(world: World) -> None:
     async with world.running("alice") as alice:
         await alice.apply(a_set(), plain("one", ", labels: {env: prod, n: 5}"), plain("two"))
         assert await names(alice, None, "env=prod") == ["one", "a"]
@@ -137,7 +137,7 @@ async def test_r32_resources_are_selected_by_labels_whoever_set_them(world: Worl
             await alice.api.declarations.label("vs", "a", wire.LabelRequest(labels={"x": "y" * 2_000}))
 
 
-async def test_r20_datasets_are_found_by_their_kind_by_an_index(world: World) -> None:
+async def test_datasets_are_found_by_their_kind_by_an_index(world: World) -> None:
     """Also in a state from before it had the kinds; a dataset that no manifest declares is found by its chain."""
     derived = """$schema: Dataset
 headers: {name: two}
@@ -171,7 +171,7 @@ spec:
         }
 
 
-async def test_r20_r16_datasets_are_selected_by_what_the_node_knows_of_them(world: World) -> None:
+async def test_datasets_are_selected_by_what_the_node_knows_of_them(world: World) -> None:
     """Also a dataset that no manifest of a resource made; a second id is a label, in the one grammar of ``-l``."""
     async with world.running("alice") as alice:
         await alice.apply(plain("one", ", labels: {env: prod}"), a_set(), ROOT)
@@ -194,7 +194,7 @@ async def test_r20_r16_datasets_are_selected_by_what_the_node_knows_of_them(worl
             assert first.resource.system_labels == cities.system_labels
 
 
-async def test_r20_labels_that_contradict_those_of_the_node_are_refused(world: World) -> None:
+async def test_labels_that_contradict_those_of_the_node_are_refused(world: World) -> None:
     async with world.running("alice") as alice:
         same = plain("one", ", labels: {datasetKind: Root}")
         assert {item.action for item in (await alice.apply(same, a_set())).items} == {"created"}
@@ -211,7 +211,7 @@ async def test_r20_labels_that_contradict_those_of_the_node_are_refused(world: W
         await alice.api.declarations.label("vs", "a", wire.LabelRequest(labels={"did": "free"}))
 
 
-async def test_r15_a_resource_keeps_its_id_and_labels_through_renames_and_restarts(world: World) -> None:
+async def test_a_resource_keeps_its_id_and_labels_through_renames_and_restarts(world: World) -> None:
     """Also one that was made by an older manifest, or came from others."""
     async with world.running("alice") as alice:
         await alice.apply(ROOT)
@@ -225,7 +225,7 @@ async def test_r15_a_resource_keeps_its_id_and_labels_through_renames_and_restar
         assert await names(alice) == []
 
 
-async def test_r52_where_one_cannot_be_done_nothing_is(world: World) -> None:
+async def test_where_one_cannot_be_done_nothing_is(world: World) -> None:
     bad = "$schema: Dataset\nheaders: {name: f}\nspec:\n  kind: Derivative\n  metadata:\n  - kind: SetTransform\n"
     bad += "    inputs: [{datasetRef: nowhere}]\n    transform: {kind: Sql, engine: spark, query: select 1}\n"
     async with world.running("alice") as alice:
@@ -239,7 +239,7 @@ async def test_r52_where_one_cannot_be_done_nothing_is(world: World) -> None:
         assert await names(alice) == []
 
 
-async def test_r53_p08_a_dry_run_says_what_would_change_and_writes_nothing(world: World) -> None:
+async def test_a_dry_run_says_what_would_change_and_writes_nothing(world: World) -> None:
     async with world.running("alice") as alice:
         await alice.apply(a_set(), plain("one"))
         await status(alice, "vs", "a")
@@ -260,7 +260,7 @@ def dump(node: Node) -> list[str]:
         return [row for row in rows if f"'{CARD}'" not in row]
 
 
-async def test_p04_a_watch_goes_on_over_restarts_and_tells_each_change_once(world: World) -> None:
+async def test_a_watch_goes_on_over_restarts_and_tells_each_change_once(world: World) -> None:
     async with world.running("alice") as alice:
         await alice.apply(a_set())
         seen = await told(alice, None, 2)
@@ -485,7 +485,7 @@ async def test_what_another_manager_wrote_is_not_pruned(world: World) -> None:
         }  # fmt: skip
 
 
-async def test_r38_times_and_r49_what_is_unchanged_writes_nothing(world: World) -> None:
+async def test_times_and_r49_what_is_unchanged_writes_nothing(world: World) -> None:
     async with world.running("alice") as alice:
         await alice.apply(a_set(), plain("one"))
         first = await alice.api.declarations.get("vs", "a")
@@ -500,7 +500,7 @@ async def test_r38_times_and_r49_what_is_unchanged_writes_nothing(world: World) 
         assert again.headers["updatedAt"] > first.headers["updatedAt"]
 
 
-async def test_r50_p08_a_batch_is_one_transaction(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_batch_is_one_transaction(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """A fault in the middle of it leaves nothing of it."""
     async with world.running("alice") as alice:
         await alice.apply(a_set("a"))
@@ -521,9 +521,7 @@ async def test_r50_p08_a_batch_is_one_transaction(world: World, monkeypatch: pyt
         assert await names(alice) == ["a", "b", "c"]
 
 
-async def test_r51_an_apply_answers_before_anything_is_reconciled(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_an_apply_answers_before_anything_is_reconciled(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """It waits for no controller, and for no peer of a network."""
     may, observe = trio.Event(), SetController.observe
 
@@ -584,7 +582,7 @@ async def status(node: Node, word: str, name: str) -> dict[str, Any]:
     return found
 
 
-async def test_r40_a_phase_and_conditions_say_what_is_and_not_what_was_intended(world: World) -> None:
+async def test_a_phase_and_conditions_say_what_is_and_not_what_was_intended(world: World) -> None:
     secret = "$schema: SecretSet\nheaders: {name: s}\nspec: {secrets: {k: v}}\n"
     async with world.running("alice") as alice:
         await alice.apply(plain("one"), secret)
@@ -653,7 +651,7 @@ async def test_a_start_looks_at_what_was_as_declared_later(world: World, monkeyp
         assert sorted(looked) == ["one", "two"]
 
 
-async def test_p03_observed_generations_follow_and_nothing_is_written_at_rest(world: World) -> None:
+async def test_observed_generations_follow_and_nothing_is_written_at_rest(world: World) -> None:
     async with world.running("alice") as alice:
         for value in "123":
             await alice.apply(a_set(value=value))
@@ -673,7 +671,7 @@ def kill(*_: object) -> NoReturn:
 
 
 @pytest.mark.parametrize("at", ["before the key", "before the commit", "after the commit"])
-async def test_r45_a_key_whose_dataset_came_to_nothing_goes_at_the_start(
+async def test_a_key_whose_dataset_came_to_nothing_goes_at_the_start(
     world: World, monkeypatch: pytest.MonkeyPatch, at: str
 ) -> None:
     """And no other: not that of a dataset that was committed, nor of one that was deleted since."""
@@ -708,7 +706,7 @@ async def test_r45_a_key_whose_dataset_came_to_nothing_goes_at_the_start(
         assert not [name for name in keys() if name.endswith(".unborn")]
 
 
-async def test_r42_an_attempt_that_a_crash_cut_off_is_told_after_the_start(world: World) -> None:
+async def test_an_attempt_that_a_crash_cut_off_is_told_after_the_start(world: World) -> None:
     async with world.running("alice") as alice:
         await alice.apply(a_set())
         await status(alice, "vs", "a")
@@ -730,7 +728,7 @@ async def test_r42_an_attempt_that_a_crash_cut_off_is_told_after_the_start(world
         assert seen == ["Pending", "Reconciling", "Failed", "Pending", "Reconciling", "Ready"]
 
 
-async def test_p04_a_version_that_is_too_old_is_said_to_be(world: World) -> None:
+async def test_a_version_that_is_too_old_is_said_to_be(world: World) -> None:
     """A reader goes on from what is kept, and is told where something is missing."""
     async with world.running("alice") as alice:
         await alice.apply(a_set())
@@ -759,7 +757,7 @@ spec: {target: one, triggers: [{kind: Event, target: two, events: {type: dataset
 """
 
 
-async def test_r29_p05_a_flow_waits_for_datasets_and_begins_when_the_last_is_here(world: World) -> None:
+async def test_a_flow_waits_for_datasets_and_begins_when_the_last_is_here(world: World) -> None:
     async with world.running("alice") as alice:
         (item,) = (await alice.apply(WAITING)).items
         assert item.action == "created"
@@ -797,7 +795,7 @@ DERIVED = (
 )
 
 
-async def test_r28_names_that_are_used_again_capture_nothing_until_what_was_meant_is_gone(world: World) -> None:
+async def test_names_that_are_used_again_capture_nothing_until_what_was_meant_is_gone(world: World) -> None:
     derived, flow = DERIVED.format(name="d", of="one"), WAITING.replace("two", "one")
     async with world.running("alice") as alice:
         await alice.apply(plain("one"), derived, flow)
@@ -822,7 +820,7 @@ async def test_r28_names_that_are_used_again_capture_nothing_until_what_was_mean
         assert (await status(alice, "flow", "f"))["references"][0]["did"] == str(alice.dataset("one")) != str(first)
 
 
-async def test_r30_what_is_referred_to_is_deleted_and_comes_again(world: World, tmp_path: Path) -> None:
+async def test_what_is_referred_to_is_deleted_and_comes_again(world: World, tmp_path: Path) -> None:
     async with world.running("alice") as alice:
         flow = WAITING.replace("two", "one").replace("kind: Pull", "kind: Verify")
         await alice.apply(plain("one"), flow)
@@ -844,7 +842,7 @@ async def test_r30_what_is_referred_to_is_deleted_and_comes_again(world: World, 
         assert (await flows(alice))[0].target == "other"
 
 
-async def test_r22_r27_a_reference_is_an_id_a_type_and_name_or_a_did(world: World) -> None:
+async def test_a_reference_is_an_id_a_type_and_name_or_a_did(world: World) -> None:
     async with world.running("alice") as alice:
         await alice.apply(plain("one"))
         made = await alice.api.declarations.get("dataset", "one")
@@ -916,7 +914,7 @@ async def settled_names(node: Node, word: str) -> list[str]:
 
 
 @pytest.mark.parametrize(("type_", "part"), [("VariableSet", "variables"), ("SecretSet", "secrets")])
-async def test_r64_a_set_makes_its_elements_which_hold_no_values(world: World, type_: str, part: str) -> None:
+async def test_a_set_makes_its_elements_which_hold_no_values(world: World, type_: str, part: str) -> None:
     element = type_.removesuffix("Set")
     async with world.running("alice") as alice:
         text = HOUSE.format(type=type_, name="house", part=part)
@@ -950,7 +948,7 @@ async def test_r64_a_set_makes_its_elements_which_hold_no_values(world: World, t
         assert await names(alice, element) == []
 
 
-async def test_r64_elements_follow_sets_that_swap_their_names(world: World) -> None:
+async def test_elements_follow_sets_that_swap_their_names(world: World) -> None:
     async with world.running("alice") as alice:
         text = HOUSE.format(type="VariableSet", name="house", part="variables")
         await alice.apply(text, text.replace("house", "home"))
@@ -969,7 +967,7 @@ async def test_r64_elements_follow_sets_that_swap_their_names(world: World) -> N
         }  # fmt: skip
 
 
-async def test_r64_an_element_is_referred_to_as_its_set_and_key(world: World) -> None:
+async def test_an_element_is_referred_to_as_its_set_and_key(world: World) -> None:
     spec = "{url: 'https://a.example/', secretRef: 'Secret:house#host'}"
     hook = f"$schema: WebhookTarget\nheaders: {{name: h}}\nspec: {spec}\n"
     async with world.running("alice") as alice:
@@ -983,7 +981,7 @@ async def test_r64_an_element_is_referred_to_as_its_set_and_key(world: World) ->
             await alice.apply(hook.replace("house#host", "house"))
 
 
-async def test_r21_what_derives_from_what_derives_from_it_is_refused_with_the_way(world: World) -> None:
+async def test_what_derives_from_what_derives_from_it_is_refused_with_the_way(world: World) -> None:
     async with world.running("alice") as alice:
         with pytest.raises(Invalid, match=r"circle: b -> c -> b|circle: c -> b -> c") as refused:
             await alice.apply(DERIVED.format(name="b", of="c"), DERIVED.format(name="c", of="b"))

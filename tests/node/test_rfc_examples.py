@@ -99,9 +99,7 @@ def examples(group: str) -> list[str]:
 
 
 @pytest.mark.parametrize("group", GROUPS)
-async def test_r62_the_examples_of_the_rfc_apply_and_are_unchanged_when_they_come_again(
-    world: World, group: str
-) -> None:
+async def test_the_examples_of_the_rfc_apply_and_are_unchanged_when_they_come_again(world: World, group: str) -> None:
     texts = examples(group)
     async with world.running("alice") as alice:
         await alice.apply(ACCOUNT)
@@ -115,7 +113,7 @@ async def test_r62_the_examples_of_the_rfc_apply_and_are_unchanged_when_they_com
         assert b"swordfish" not in state
 
 
-async def test_r62_the_dialect_of_the_text_is_read_with_a_warning_for_each_word(world: World) -> None:
+async def test_the_dialect_of_the_text_is_read_with_a_warning_for_each_word(world: World) -> None:
     async with world.running("alice") as alice:
         (item,) = (await alice.apply(TEXT)).items
         assert (item.action, set(item.warnings)) == (
@@ -132,7 +130,7 @@ async def test_r62_the_dialect_of_the_text_is_read_with_a_warning_for_each_word(
         assert kept["tasks"] == [{"kind": "Compaction", "maxSliceSize": "100MiB", "maxSliceRecords": 10000}]
 
 
-async def test_r62_a_dataset_that_is_named_with_its_account_is_found_if_it_is_of_that_one(world: World) -> None:
+async def test_a_dataset_that_is_named_with_its_account_is_found_if_it_is_of_that_one(world: World) -> None:
     owned = "$schema: Dataset\nheaders: {name: temps, account: sergiimk}\nspec: {kind: Root, metadata: []}\n"
     async with world.running("alice") as alice:
         done = await alice.apply(ACCOUNT, owned, CHECKS.format("sergiimk"))
@@ -227,14 +225,14 @@ def records(node: Node, name: str) -> int:
 @pytest.mark.parametrize(
     "group", ["auth-accounts-permissions", "flow-compact", "flow-gc", "labels-annotations", "secrets-and-variables"]
 )
-async def test_r62_the_examples_are_ready(world: World, outside: Any, group: str) -> None:
+async def test_the_examples_are_ready(world: World, outside: Any, group: str) -> None:
     async with world.running("alice") as alice:
         await alice.apply(ACCOUNT)
         await alice.apply(*of_here(group, outside))
         await check_ready(alice)
 
 
-async def test_r62_the_polled_example_is_ready_and_its_data_arrives_when_it_is_time(world: World, outside: Any) -> None:
+async def test_the_polled_example_is_ready_and_its_data_arrives_when_it_is_time(world: World, outside: Any) -> None:
     async with world.running("alice") as alice:
         done = await alice.apply(*VALUES, *of_here("source-polling-url", outside))
         assert {text for each in done.items for text in each.warnings} == {
@@ -248,7 +246,7 @@ async def test_r62_the_polled_example_is_ready_and_its_data_arrives_when_it_is_t
         await became(lambda: records(alice, "ca.bankofcanada") == 2)
 
 
-async def test_r62_the_pushed_example_is_ready_and_its_data_arrives(world: World, outside: Any) -> None:
+async def test_the_pushed_example_is_ready_and_its_data_arrives(world: World, outside: Any) -> None:
     async with world.running("alice") as alice:
         await alice.apply(*of_here("source-push-http", outside))
         await check_ready(alice)
@@ -259,9 +257,7 @@ async def test_r62_the_pushed_example_is_ready_and_its_data_arrives(world: World
         await became(lambda: records(alice, "sensor.temp") == 100)
 
 
-async def test_r62_the_webhook_of_the_example_is_ready_and_called_once_for_each_change(
-    world: World, outside: Any
-) -> None:
+async def test_the_webhook_of_the_example_is_ready_and_called_once_for_each_change(world: World, outside: Any) -> None:
     async with world.running("alice", **INSIDE) as alice:
         texts = of_here("sink-webhook-dataset-events", outside)
         await alice.apply(*texts)
@@ -287,7 +283,7 @@ async def test_r62_the_webhook_of_the_example_is_ready_and_called_once_for_each_
 
 
 @pytest.mark.slow
-async def test_r62_the_volume_of_the_example_is_ready_and_takes_the_data_of_its_dataset(world: World) -> None:
+async def test_the_volume_of_the_example_is_ready_and_takes_the_data_of_its_dataset(world: World) -> None:
     texts = [SEALED.sub(r"\1: AKIAHOUSE", path.read_text()) for path in sorted(GOLDEN.glob("storage-volume.*.yaml"))]
 
     async def rows() -> Any:
@@ -320,7 +316,7 @@ async def test_r62_the_volume_of_the_example_is_ready_and_takes_the_data_of_its_
         ("source-push-http.dataset-aggregates", "engine-unknown", "flink"),
     ],
 )
-async def test_r62_examples_for_engines_that_are_not_here_are_refused_by_the_engine(
+async def test_examples_for_engines_that_are_not_here_are_refused_by_the_engine(
     world: World, outside: Any, refused: str, rule: str, said: str
 ) -> None:
     async with world.running("alice") as alice:

@@ -125,7 +125,7 @@ def found_in(folder: Path, value: str) -> list[str]:
     return [str(path) for path in files if any(each in path.read_bytes() for each in spelt)]
 
 
-async def test_r48_secrets_are_sealed_for_their_place_and_told_by_nobody(world: World) -> None:
+async def test_secrets_are_sealed_for_their_place_and_told_by_nobody(world: World) -> None:
     """Attack T-KEY-02: a sealed value copied into another manifest, to send it elsewhere.
 
     Defence: it is bound to its resource and key, and refused before it is decrypted.

@@ -189,7 +189,7 @@ async def test_a_renamed_source_goes_on_and_another_of_its_name_is_refused(world
         assert await rows(alice) == 3
 
 
-async def test_r29_values_that_are_not_here_are_told_and_come_by_themselves(world: World) -> None:
+async def test_values_that_are_not_here_are_told_and_come_by_themselves(world: World) -> None:
     async with world.running("alice") as alice:
         await alice.apply(source(world))
         told = await status(alice)
@@ -242,7 +242,7 @@ async def test_a_source_that_the_settings_refuse_is_told_by_its_status(world: Wo
         assert refused.value.rule == "pull-source"
 
 
-async def test_r28_r30_a_source_never_reads_another_set_that_took_the_name_of_its_own(world: World) -> None:
+async def test_a_source_never_reads_another_set_that_took_the_name_of_its_own(world: World) -> None:
     """The other secret would leave the node in a request that was written for the first."""
     async with world.running("alice") as alice:
         await alice.apply(SECRET, source(world))
@@ -256,7 +256,7 @@ async def test_r28_r30_a_source_never_reads_another_set_that_took_the_name_of_it
         assert (told["phase"], told["code"]) == ("Failed", "unresolved-reference"), "the set that was meant is gone"
 
 
-async def test_r24_references_are_written_as_objects_too(world: World) -> None:
+async def test_references_are_written_as_objects_too(world: World) -> None:
     long = "{type: 'https://opendatafabric.org/schemas/config/v1alpha1/SecretSet', name: places, path: folder}"
     async with world.running("alice") as alice:
         await alice.apply(SECRET, source(world).replace('"SecretSet:places#folder"', long))

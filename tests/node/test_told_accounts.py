@@ -167,7 +167,7 @@ async def _changes(news: Any) -> Any:
 
 
 @pytest.mark.parametrize("seed", range(int(os.environ.get("ODFD_SIM_SEEDS", "8")) // 2))
-async def test_p12_answers_to_an_account_are_the_same_bytes_whatever_others_do(world: World, seed: int) -> None:
+async def test_answers_to_an_account_are_the_same_bytes_whatever_others_do(world: World, seed: int) -> None:
     """Attack T-ACCOUNT-01: learning of a private dataset by counts, orders, numbers, failures or times of the status,
     events, flows, mirrors, tasks and changes.
 
@@ -210,7 +210,7 @@ async def test_p12_answers_to_an_account_are_the_same_bytes_whatever_others_do(w
         assert not heard
 
 
-async def test_p12_the_lineage_of_what_may_be_read_names_nothing_else(world: World) -> None:
+async def test_the_lineage_of_what_may_be_read_names_nothing_else(world: World) -> None:
     """Attack T-ACCOUNT-01: asking for the lineage of a readable dataset, to learn that its private inputs or consumers
     are here, and their names or rows.
 

@@ -159,7 +159,7 @@ async def test_many_large_changes_are_read_by_and_by(node: Watched, monkeypatch:
 
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.integers(0, 40), unique=True, max_size=20), st.integers(1, 7), st.booleans(), st.integers(0, 40))
-def test_r57_pages_of_any_size_are_the_whole_list_in_order(
+def test_pages_of_any_size_are_the_whole_list_in_order(
     tmp_path: Path, numbers: list[int], limit: int, selects: bool, late: int
 ) -> None:
     """What comes between two pages is on a later one or told by a watch since the version of all of them."""
@@ -196,7 +196,7 @@ def test_r57_pages_of_any_size_are_the_whole_list_in_order(
 
 
 @pytest.mark.parametrize("rest", ["", "x", "bm8", "W10", "\u00e9", "WyJhLTEiLCJhIiwieCJd"])
-async def test_r57_what_asks_for_no_page_is_refused(node: Watched, rest: str) -> None:
+async def test_what_asks_for_no_page_is_refused(node: Watched, rest: str) -> None:
     with pytest.raises(Usage) as told:
         await node.declarations.page("repository", None, 1, rest)
     assert told.value.rule == "continue"
@@ -296,7 +296,7 @@ def left(node: Node, word: str, id_: str, folder: Path) -> bool:
 
 @pytest.mark.parametrize("killed", ["before", "after", "never"])
 @pytest.mark.parametrize("word", WORDS)
-async def test_r54_what_a_deleted_resource_made_is_undone_over_a_kill(
+async def test_what_a_deleted_resource_made_is_undone_over_a_kill(
     world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, word: str, killed: str
 ) -> None:
     folder, done, finalize = tmp_path / "volume", list[str](), Reconciler._finalize

@@ -236,7 +236,7 @@ def _source_faults(draft: Draft) -> Iterator[Fault]:
 
 
 def _reference_faults(by: _Judged, draft: Draft) -> Iterator[Fault]:
-    """Yields a fault for what may not be read, in the words for what is not here (R31), or not be used."""
+    """Yields a fault for what may not be read, in the words for what is not here, or not be used."""
     used = {key: (text, action) for key, text, action in _uses_of(draft)}
     named = [
         (each.key, each.text, draft.place(each.path)) for each in references_of(type(draft.spec), plain_of(draft.spec))

@@ -143,7 +143,7 @@ def schema_files() -> dict[Path, str]:
     }
 
 
-def test_r03_the_schemas_that_are_checked_in_are_those_that_are_served() -> None:
+def test_the_schemas_that_are_checked_in_are_those_that_are_served() -> None:
     wanted = schema_files()
     assert {path: path.read_text() for path in (DOCS / "schemas").rglob("*.json")} == wanted
 

@@ -224,7 +224,7 @@ def ids(daemon: Any, table: str, type_: str) -> list[str]:
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
-def test_r54_what_was_deleted_when_the_node_was_killed_is_undone_after_the_next_start(
+def test_what_was_deleted_when_the_node_was_killed_is_undone_after_the_next_start(
     make_daemon: Callable[..., Any], tmp_path: Path, when: str
 ) -> None:
     daemon = make_daemon("a", listens=True, small=True)

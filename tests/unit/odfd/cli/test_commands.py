@@ -168,7 +168,7 @@ def view(type_: str, name: str, spec: dict[str, Any]) -> dict[str, Any]:
         (("repo", "add", "demo", "https://example.org/odf"), "Repository", {"url": "https://example.org/odf"}),
     ],
 )
-def test_r08_a_command_applies_the_manifest_that_it_prints(
+def test_a_command_applies_the_manifest_that_it_prints(
     words: tuple[str, ...], type_: str, spec: dict[str, Any], monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
     daemon = Daemon([])
@@ -181,7 +181,7 @@ def test_r08_a_command_applies_the_manifest_that_it_prints(
     assert (daemon.applied[1], capsys.readouterr().err) == (manifest, "")
 
 
-def test_r08_what_stands_keeps_its_name_and_labels(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_stands_keeps_its_name_and_labels(monkeypatch: pytest.MonkeyPatch) -> None:
     daemon = Daemon([view("Validator", "graz", {"did": KEY, "group": "old"})])
     monkeypatch.setattr(Session, "client", daemon)
     assert main_module.main(["trust", "validator", "add", KEY, "--group", "uni", "-q"]) == 0

@@ -543,7 +543,7 @@ EVENTS = st.one_of(
 
 @pytest.mark.slow
 @given(st.lists(EVENTS, max_size=60), st.sampled_from(CatchUp))
-def test_p11_each_nominal_time_fires_once_whatever_crashes_and_however_the_clock_jumps(
+def test_each_nominal_time_fires_once_whatever_crashes_and_however_the_clock_jumps(
     events: list[tuple[str, int]], catch_up: CatchUp
 ) -> None:
     life = Life()

@@ -85,7 +85,7 @@ class Shelf:
         return {each.name: (each.spec, each.labels, each.annotations) for each in self.store.all()}
 
 
-def test_p01_a_second_apply_is_unchanged_and_tells_nothing(empty: sqlite3.Connection) -> None:
+def test_a_second_apply_is_unchanged_and_tells_nothing(empty: sqlite3.Connection) -> None:
     with Shelf(empty) as shelf:
         batch = [desired("a", labels={"env": "prod"}), desired("b", annotations={"note": {"by": ["me"]}})]
         assert shelf.apply(*batch) == ["created", "created"]
@@ -94,7 +94,7 @@ def test_p01_a_second_apply_is_unchanged_and_tells_nothing(empty: sqlite3.Connec
         assert shelf.store.newest() == newest
 
 
-def test_r12_ids_do_not_depend_on_the_order_of_manifests(empty: sqlite3.Connection) -> None:
+def test_ids_do_not_depend_on_the_order_of_manifests(empty: sqlite3.Connection) -> None:
     found = []
     for batch in itertools.permutations([desired("c"), desired("a"), desired("B")]):
         with Shelf(empty) as shelf:
@@ -103,7 +103,7 @@ def test_r12_ids_do_not_depend_on_the_order_of_manifests(empty: sqlite3.Connecti
     assert all(each == found[0] for each in found)
 
 
-def test_r13_an_id_is_exactly_that_resource_and_never_makes_one(empty: sqlite3.Connection) -> None:
+def test_an_id_is_exactly_that_resource_and_never_makes_one(empty: sqlite3.Connection) -> None:
     with Shelf(empty) as shelf:
         shelf.apply(desired("a"))
         _, faults = shelf.plan(desired("a", id="00000000-0000-4000-8000-00000000ffff"))
@@ -113,7 +113,7 @@ def test_r13_an_id_is_exactly_that_resource_and_never_makes_one(empty: sqlite3.C
         assert shelf.plan(desired("a", id=held.id))[0][0].action == "unchanged"
 
 
-def test_r14_two_resources_swap_their_names_in_one_batch(empty: sqlite3.Connection) -> None:
+def test_two_resources_swap_their_names_in_one_batch(empty: sqlite3.Connection) -> None:
     with Shelf(empty) as shelf:
         shelf.apply(desired("a", 1), desired("b", 2))
         ids = {each.name: each.id for each in shelf.store.all()}
@@ -123,7 +123,7 @@ def test_r14_two_resources_swap_their_names_in_one_batch(empty: sqlite3.Connecti
         assert [(each.rule, each.place) for each in faults] == [("name-taken", "b.yaml:2")]
 
 
-def test_r44_two_manifests_of_one_resource_are_both_wrong(empty: sqlite3.Connection) -> None:
+def test_two_manifests_of_one_resource_are_both_wrong(empty: sqlite3.Connection) -> None:
     with Shelf(empty) as shelf:
         shelf.apply(desired("a"))
         held = shelf.store.find_named("VariableSet", "a", None)
@@ -133,7 +133,7 @@ def test_r44_two_manifests_of_one_resource_are_both_wrong(empty: sqlite3.Connect
             assert [each.rule for each in faults] == ["manifest-twice", "manifest-twice"]
 
 
-def test_r14_one_is_renamed_and_another_made_under_its_name_at_once(empty: sqlite3.Connection) -> None:
+def test_one_is_renamed_and_another_made_under_its_name_at_once(empty: sqlite3.Connection) -> None:
     with Shelf(empty) as shelf:
         shelf.apply(desired("a"))
         held = shelf.store.find_named("VariableSet", "a", None)
@@ -148,7 +148,7 @@ def test_r14_one_is_renamed_and_another_made_under_its_name_at_once(empty: sqlit
         assert made.id != renamed.id == held.id
 
 
-def test_r37_a_generation_counts_changes_of_headers_and_spec_alone(empty: sqlite3.Connection) -> None:
+def test_a_generation_counts_changes_of_headers_and_spec_alone(empty: sqlite3.Connection) -> None:
     with Shelf(empty) as shelf:
         shelf.apply(desired("a"))
         seen = []
@@ -172,7 +172,7 @@ def test_labels_that_others_set_stay_and_are_taken_over_by_who_writes_them(empty
         assert shelf.standing()["a"][1] == {}
 
 
-def test_r18_labels_are_found_by_an_index_and_by_their_value(empty: sqlite3.Connection) -> None:
+def test_labels_are_found_by_an_index_and_by_their_value(empty: sqlite3.Connection) -> None:
     with Shelf(empty) as shelf:
         shelf.apply(desired("a", labels={"n": 5}), desired("b", labels={"n": "5"}), desired("c", annotations={"n": 5}))
         assert [each.name for each in shelf.store.all("VariableSet", ("n", "5"))] == ["a", "b"]
@@ -198,7 +198,7 @@ batches = st.lists(
 @pytest.mark.slow
 @given(batches, st.randoms(use_true_random=False))
 @settings(max_examples=share(100), deadline=None)
-def test_p02_order_and_split_do_not_show(empty: sqlite3.Connection, told: list[dict[str, Any]], chance: Any) -> None:
+def test_order_and_split_do_not_show(empty: sqlite3.Connection, told: list[dict[str, Any]], chance: Any) -> None:
     with Shelf(empty) as whole:
         generations: dict[str, int] = {}
         for batch in told:
@@ -223,7 +223,7 @@ def test_p02_order_and_split_do_not_show(empty: sqlite3.Connection, told: list[d
 @pytest.mark.slow
 @given(batches, st.data())
 @settings(max_examples=share(100), deadline=None)
-def test_p09_what_stands_is_the_sum_of_what_was_told(
+def test_what_stands_is_the_sum_of_what_was_told(
     empty: sqlite3.Connection, told: list[dict[str, Any]], data: Any
 ) -> None:
     """A reader that went on from any number has the same as one that read all."""
@@ -264,11 +264,11 @@ LABELS = {"env": "prod", "team": "a", "n": 3, "on": True}
         ("env=prod,team in (b)", False), ("!env", False),
     ],
 )  # fmt: skip
-def test_r33_what_people_select_by(text: str, is_so: bool) -> None:
+def test_what_people_select_by(text: str, is_so: bool) -> None:
     assert matches(parse_selector(text), "a", LABELS) is is_so
 
 
-def test_r33_filters_of_manifests() -> None:
+def test_filters_of_manifests() -> None:
     wanted = {"$or": [{"env": "dev"}, {"$not": {"old": {"$exists": True}}}], "n": 3}
     assert matches(parse_filter(wanted), "a", LABELS)
     assert parse_selector(json.dumps(wanted)) == wanted
@@ -279,7 +279,7 @@ def test_r33_filters_of_manifests() -> None:
     assert first_equality({"$not": {"env": "prod"}}) is None
 
 
-def test_r33_names_are_selected_by_patterns_in_filters_too() -> None:
+def test_names_are_selected_by_patterns_in_filters_too() -> None:
     wanted = parse_filter({"$or": [{"$name": "geo.%"}, {"$not": {"$name": "%_%"}}], "env": "prod"})
     found = [name for name in ("geo.a", "GEO.b", "other", "") if matches(wanted, name, LABELS)]
     assert found == ["geo.a", "GEO.b", ""]
@@ -334,7 +334,7 @@ def test_a_resource_is_read_back_as_it_was_written() -> None:
 @pytest.mark.slow
 @given(batches, st.integers(1, 12), st.integers(0, 12))
 @settings(max_examples=share(80), deadline=None)
-def test_p09_what_is_removed_is_older_than_what_is_kept(
+def test_what_is_removed_is_older_than_what_is_kept(
     empty: sqlite3.Connection, told: list[dict[str, Any]], kept: int, age: int
 ) -> None:
     """Of the log, never of what stands; what came after the floor is whole, and no number is given twice."""
@@ -354,7 +354,7 @@ def test_p09_what_is_removed_is_older_than_what_is_kept(
             assert shelf.store.newest() > newest
 
 
-def test_p08_a_batch_that_breaks_anywhere_leaves_nothing(
+def test_a_batch_that_breaks_anywhere_leaves_nothing(
     empty: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     batch = [desired(name, 2) for name in "abc"]
@@ -400,7 +400,7 @@ class Outer(msgspec.Struct, frozen=True, kw_only=True):
     inner: Inner | None = None
 
 
-def test_r26_one_walk_finds_the_references_of_any_type() -> None:
+def test_one_walk_finds_the_references_of_any_type() -> None:
     value = Outer(
         first="Thing:a", parts=(Inner(one="b", plain="x"), Other(many=("c", "d")), Inner()), inner=Inner(one="e")
     )
@@ -418,7 +418,7 @@ EDGES = st.dictionaries(st.sampled_from("abcdef"), st.lists(st.sampled_from("abc
 
 
 @given(EDGES)
-def test_r21_a_circle_is_found_where_there_is_one_and_told_along_its_edges(edges: dict[str, list[str]]) -> None:
+def test_a_circle_is_found_where_there_is_one_and_told_along_its_edges(edges: dict[str, list[str]]) -> None:
     found = find_cycle("abcdef", lambda each: edges.get(each, []))
     reach = {each: set(edges.get(each, [])) for each in "abcdef"}
     for middle, source in itertools.product("abcdef", repeat=2):
@@ -443,7 +443,7 @@ REFERRING_ACTS = st.lists(
 
 @pytest.mark.slow
 @given(REFERRING_ACTS)
-def test_r46_p05_a_reference_heals_when_its_first_target_comes_and_is_never_captured(
+def test_a_reference_heals_when_its_first_target_comes_and_is_never_captured(
     empty: sqlite3.Connection, acts: list[tuple[str, str, str]]
 ) -> None:
     """``who`` refers to ``a`` and ``b``; resources of these names come, go and are renamed, in batches of their own."""
@@ -501,7 +501,7 @@ OWNING_ACTS = st.lists(
 
 @given(OWNING_ACTS)
 @example([("apply", "c", ["x"]), ("apply", "a", []), ("share", "a", []), ("apply", "c", []), ("apply", "c", ["x"])])
-def test_r35_r36_p06_what_is_owned_goes_when_all_its_owners_are_gone_and_nothing_else(
+def test_what_is_owned_goes_when_all_its_owners_are_gone_and_nothing_else(
     empty: sqlite3.Connection, acts: list[tuple[str, str, list[str]]]
 ) -> None:
     """``share``: another owner is written beside those that something has. The model is who owns what."""
@@ -538,7 +538,7 @@ def test_r35_r36_p06_what_is_owned_goes_when_all_its_owners_are_gone_and_nothing
                 assert {f"{maker.name}-{part}" for _, part in made if _ == maker.id} <= {each.name for each in things}
 
 
-def test_r36_what_is_owned_is_not_changed_by_people_and_takes_nobodys_name(empty: sqlite3.Connection) -> None:
+def test_what_is_owned_is_not_changed_by_people_and_takes_nobodys_name(empty: sqlite3.Connection) -> None:
     with Shelf(empty) as shelf:
         store = ResourceStore(empty, partial(keep_parts, _parts, lambda: next(shelf.ids)))
         thing = DesiredResource(type="Thing", name="a-x", spec={}, place="1.yaml:2")
@@ -562,7 +562,7 @@ def test_the_index_of_labels_follows_them(empty: sqlite3.Connection) -> None:
         assert [each.name for each in shelf.store.all("VariableSet", ("env", "prod"))] == ["b"]
 
 
-def test_r54_a_deleted_resource_frees_its_name_and_is_told_of(empty: sqlite3.Connection) -> None:
+def test_a_deleted_resource_frees_its_name_and_is_told_of(empty: sqlite3.Connection) -> None:
     with Shelf(empty) as shelf:
         shelf.apply(desired("a"))
         first = shelf.store.find_named("VariableSet", "a", None)

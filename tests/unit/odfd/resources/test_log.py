@@ -197,7 +197,7 @@ READER_STEPS = st.one_of(
 
 
 @given(st.lists(READER_STEPS, max_size=30), st.integers(1, 4))
-def test_p04_each_reader_sees_all_after_its_position_once_and_in_order(steps: list[tuple[str, int]], page: int) -> None:
+def test_each_reader_sees_all_after_its_position_once_and_in_order(steps: list[tuple[str, int]], page: int) -> None:
     """Whatever is written, nudged, joined and cancelled meanwhile."""
 
     async def run() -> None:
@@ -396,7 +396,7 @@ def attempted(status: ResourceStatus, fault: Fault | None, generation: int = 1) 
 
 @pytest.mark.slow
 @given(WORK)
-def test_p07_every_path_of_phases_is_one_of_the_diagram(acts: list[str]) -> None:
+def test_every_path_of_phases_is_one_of_the_diagram(acts: list[str]) -> None:
     """As watchers see it, also where an attempt is cut off or overtaken."""
     connection = sqlite3.connect(":memory:")
     for step in tables.STEPS:
@@ -422,7 +422,7 @@ def test_p07_every_path_of_phases_is_one_of_the_diagram(acts: list[str]) -> None
     assert all(each.status.observed_generation <= each.generation for each in seen)
 
 
-def test_r42_no_other_way_leads_from_phase_to_phase() -> None:
+def test_no_other_way_leads_from_phase_to_phase() -> None:
     assert [each.phase for each in attempted(ResourceStatus(), None)] == ["Reconciling", "Ready"]
     for phase in ("Ready", "Failed", "Pending"):
         with pytest.raises(ValueError, match="no way"):
@@ -431,7 +431,7 @@ def test_r42_no_other_way_leads_from_phase_to_phase() -> None:
     assert [(each.phase, each.code) for each in cut] == [("Failed", "interrupted"), ("Pending", "interrupted")]
 
 
-def test_r39_an_attempt_says_which_generation_it_was_of_and_when() -> None:
+def test_an_attempt_says_which_generation_it_was_of_and_when() -> None:
     connection = sqlite3.connect(":memory:")
     for step in tables.STEPS:
         if isinstance(step, str):
@@ -448,7 +448,7 @@ def test_r39_an_attempt_says_which_generation_it_was_of_and_when() -> None:
     assert store.get("x") == held
 
 
-def test_r41_conditions_have_uris_and_keep_their_times_until_they_change() -> None:
+def test_conditions_have_uris_and_keep_their_times_until_they_change() -> None:
     first = attempted(ResourceStatus(), None)[-1]
     later = ready(
         move(pending(first)[-1], "Reconciling"), 2, {"Synced": ConditionValue(value=True)}, Instant(NOW + SECOND)
@@ -483,7 +483,7 @@ def test_what_is_refused_waits_for_a_change() -> None:
 @given(
     st.lists(st.tuples(st.sampled_from(["touch", "later", "take", "done"]), st.sampled_from("abc"), st.integers(0, 9)))
 )
-def test_p10_attempts_on_one_id_never_overlap_and_no_touch_is_lost(acts: list[tuple[str, str, int]]) -> None:
+def test_attempts_on_one_id_never_overlap_and_no_touch_is_lost(acts: list[tuple[str, str, int]]) -> None:
     queue, working, owed, now = WorkQueue(random.Random(1).randrange), set(), set(), 0
     for act, each, number in acts:
         now += 1

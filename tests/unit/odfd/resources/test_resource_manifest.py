@@ -74,7 +74,7 @@ def mistakes(*texts: str) -> tuple[Invalid, ...]:
     return ()
 
 
-def test_r01_all_parts_must_be_there_and_others_are_refused_with_what_was_meant() -> None:
+def test_all_parts_must_be_there_and_others_are_refused_with_what_was_meant() -> None:
     assert refused("$schema: Flow\nheaders: {name: a}\n") == [("1.yaml:1", "required-field", "")]
     assert refused(FLOW.replace("spec:", "specs:")) == [
         ("1.yaml:1", "required-field", ""),
@@ -82,7 +82,7 @@ def test_r01_all_parts_must_be_there_and_others_are_refused_with_what_was_meant(
     ]
 
 
-def test_r02_what_the_node_writes_is_passed_over_with_a_warning() -> None:
+def test_what_the_node_writes_is_passed_over_with_a_warning() -> None:
     text = FLOW.replace("{name: often}", "{name: often, generation: 3}") + "status: {phase: Ready}\n"
     (read_flow,), (same,) = flows(text), flows(FLOW)
     assert read_flow == msgspec.structs.replace(same, lines=read_flow.lines)
@@ -93,7 +93,7 @@ def test_r02_what_the_node_writes_is_passed_over_with_a_warning() -> None:
 
 
 @pytest.mark.parametrize("schema", [f"{ODF}/flows/v1alpha1/Flow", f"{ODF}/flow/v1alpha1/Flow.json", "Flow"])
-def test_r04_a_type_is_written_as_its_uri_or_its_short_name(schema: str) -> None:
+def test_a_type_is_written_as_its_uri_or_its_short_name(schema: str) -> None:
     assert [each.name for each in flows(FLOW.replace("Flow", schema))] == ["often"]
 
 
@@ -107,13 +107,13 @@ def test_r04_a_type_is_written_as_its_uri_or_its_short_name(schema: str) -> None
         ("Zebra", "known are "),
     ],
 )
-def test_r03_an_unknown_type_is_refused_and_never_fetched(schema: str, hint: str) -> None:
+def test_an_unknown_type_is_refused_and_never_fetched(schema: str, hint: str) -> None:
     ((place, rule, told),) = refused(FLOW.replace("Flow", schema))
     assert (place, rule) == ("1.yaml:1", "unknown-type")
     assert told.startswith(hint)
 
 
-def test_r05_names_are_one_type_each() -> None:
+def test_names_are_one_type_each() -> None:
     assert TYPES.word("DS") is TYPES.word("Datasets") is TYPES.find_schema("Dataset")
     for twin in ({"name": "Flow"}, {"plural": "flows"}, {"aliases": ("ds",)}):
         names = TOY.names._replace(**twin)
@@ -137,7 +137,7 @@ def test_a_value_that_is_too_large_is_refused_with_the_limit_of_its_set(type_: s
     assert mistakes(text.replace("xx", "x", 1)) == ()
 
 
-def test_r07_a_type_that_is_registered_is_read_and_explained() -> None:
+def test_a_type_that_is_registered_is_read_and_explained() -> None:
     registry = TypeRegistry([*TYPES, TOY])
     (node,) = yaml_tree.parse("$schema: Toy\nheaders: {name: bear}\nspec: {sound: brumm}\n", "toy.yaml")
     draft, mistakes = read_resource(node, "toy.yaml", registry)
@@ -152,13 +152,13 @@ def test_r07_a_type_that_is_registered_is_read_and_explained() -> None:
     assert part_of(schema, "spec.noise") is None
 
 
-def test_r11_names_are_the_formats_and_no_ids() -> None:
+def test_names_are_the_formats_and_no_ids() -> None:
     for name in ("a/b", "x" * 101, "0b45aa47-c1f8-4c4d-8a4d-6c0a6a5e9a11", "spaced name"):
         ((place, _, _),) = refused(FLOW.replace("often", f'"{name}"'))
         assert place == "1.yaml:2"
 
 
-def test_r19_an_annotation_is_known_by_its_short_name_and_its_uri_but_once() -> None:
+def test_an_annotation_is_known_by_its_short_name_and_its_uri_but_once() -> None:
     uri = f"{ODF}/flow/v1alpha1/FlowPolicy"
     short = FLOW.replace("{name: often}", "{name: often, annotations: {flowPolicy: {suspend: true}}}")
     long = short.replace("flowPolicy", f'"{uri}"')
@@ -168,7 +168,7 @@ def test_r19_an_annotation_is_known_by_its_short_name_and_its_uri_but_once() -> 
     assert [each[1] for each in refused(short.replace("suspend: true", "sleep: true"))] == ["unknown-field"]
 
 
-def test_r43_all_mistakes_of_all_texts_are_told_at_once() -> None:
+def test_all_mistakes_of_all_texts_are_told_at_once() -> None:
     root = "kind: DatasetSnapshot\nversion: 1\ncontent: {name: a, kind: Rot, metadata: []}\n"
     found = refused(
         FLOW.replace("target", "traget") + "---\n" + FLOW.replace("1h", "1 fortnight"),
@@ -185,7 +185,7 @@ def test_r43_all_mistakes_of_all_texts_are_told_at_once() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("text", ["&a [*a]", "a: &x [" + "[" * 70 + "]" * 71, "x: &a {}\ny: [" + "*a," * 200_000 + "]"])
-def test_r43_what_would_take_all_memory_is_refused(text: str) -> None:
+def test_what_would_take_all_memory_is_refused(text: str) -> None:
     assert len(refused("$schema: Flow\n" + text.join(["z: ", "\n"]) if text[0] == "&" else text)) == 1
 
 
@@ -198,7 +198,7 @@ def test_r43_what_would_take_all_memory_is_refused(text: str) -> None:
         ("labels: {'a b': 1}", "label-key"),
     ],
 )
-def test_r17_labels_and_annotations_have_limits(headers: str, rule: str) -> None:
+def test_labels_and_annotations_have_limits(headers: str, rule: str) -> None:
     ((_, told, _),) = refused(FLOW.replace("{name: often}", "{name: often, " + headers + "}"))
     assert told == rule
     values = "labels: {a: 1, b: [x, null], c: {d: true}}, annotations: {e: {f: []}}"
@@ -206,18 +206,18 @@ def test_r17_labels_and_annotations_have_limits(headers: str, rule: str) -> None
     assert draft.headers.labels == {"a": 1, "b": ["x", None], "c": {"d": True}}
 
 
-def test_r24_short_and_long_references_are_one_value() -> None:
+def test_short_and_long_references_are_one_value() -> None:
     short, long = flows(FLOW)[0], flows(FLOW.replace("Dataset:cities", "cities"))[0]
     assert (short.target, short.inputs) == (long.target, long.inputs) == ("cities", {})
 
 
-def test_r25_a_reference_is_of_the_type_of_its_place() -> None:
+def test_a_reference_is_of_the_type_of_its_place() -> None:
     for wrong in ("Flow:cities", "SecretSet:cities#key"):
         ((place, _, _),) = refused(FLOW.replace("Dataset:cities", f'"{wrong}"'))
         assert place == "1.yaml:4"
 
 
-def test_r47_inputs_come_before_what_derives_from_them_whatever_the_order() -> None:
+def test_inputs_come_before_what_derives_from_them_whatever_the_order() -> None:
     root = "kind: DatasetSnapshot\nversion: 1\ncontent: {name: a, kind: Root, metadata: []}\n"
     derived = (
         "kind: DatasetSnapshot\nversion: 1\ncontent:\n  name: NAME\n  kind: Derivative\n  metadata:\n"
@@ -309,7 +309,7 @@ def texts_in(value: Any) -> Iterator[str]:
                 yield from texts_in(each)
 
 
-def test_r26_what_names_a_resource_in_any_example_is_a_reference() -> None:
+def test_what_names_a_resource_in_any_example_is_a_reference() -> None:
     found = 0
     for draft in (draft for text in EXAMPLES for draft in read(text)):
         plain = plain_of(draft.spec)
@@ -332,7 +332,7 @@ READ = {"kind": "Csv", "header": True, "schema": {"fields": [{"name": "n", "type
 
 
 @pytest.mark.parametrize("path", sorted(RFC_EXAMPLES.glob("*.yaml")), ids=lambda path: path.stem)
-def test_r62_each_example_of_the_rfc_is_valid_by_its_schemas(path: Path) -> None:
+def test_each_example_of_the_rfc_is_valid_by_its_schemas(path: Path) -> None:
     (node,) = yaml_tree.parse(path.read_text(), path.name)
     assert rfc_schemas.mistakes(plain(node)) == []
 
@@ -351,7 +351,7 @@ def test_the_judge_finds_what_is_wrong_in_each_part() -> None:
         assert rfc_schemas.mistakes(good | wrong), wrong
 
 
-def test_r03_no_schema_of_ours_is_under_a_uri_of_the_format() -> None:
+def test_no_schema_of_ours_is_under_a_uri_of_the_format() -> None:
     for path in rfc_schemas.OWN.rglob("*.json"):
         schema = json.loads(path.read_text())
         assert schema["$id"] == f"{OURS}/{path.relative_to(rfc_schemas.OWN).with_suffix('')}"
@@ -473,13 +473,13 @@ def faults_of(manifest: dict[str, Any]) -> tuple[Invalid, ...]:
 
 
 @pytest.mark.parametrize("manifest", READ_ALL, ids=lambda each: each["$schema"].rpartition("/")[2])
-def test_r01_valid_manifests_are_read(manifest: dict[str, Any]) -> None:
+def test_valid_manifests_are_read(manifest: dict[str, Any]) -> None:
     assert rfc_schemas.mistakes(manifest) == []
     assert faults_of(manifest) == ()
 
 
 @pytest.mark.parametrize(("manifest", "path"), BEYOND, ids=lambda each: each if isinstance(each, str) else "")
-def test_r01_what_the_node_has_not_is_refused_by_field_clause_and_the_words_to_use(
+def test_what_the_node_has_not_is_refused_by_field_clause_and_the_words_to_use(
     manifest: dict[str, Any], path: str
 ) -> None:
     assert rfc_schemas.mistakes(manifest) == []
@@ -507,7 +507,7 @@ OF_THE_FORMAT = [SOURCE, TARGET, DATASET, PROJECTION, RELATIONS, VOLUME, VARIABL
 
 @pytest.mark.parametrize("type_", OF_THE_FORMAT)
 @given(seed=st.integers(0, 2**32))
-def test_r01_whatever_is_valid_is_read_or_refused_at_its_field(type_: str, seed: int) -> None:
+def test_whatever_is_valid_is_read_or_refused_at_its_field(type_: str, seed: int) -> None:
     manifest = rfc_schemas.some_manifest(rfc_schemas.ODF + type_, random.Random(seed))
     for fault in faults_of(manifest):
         assert fault.rule
