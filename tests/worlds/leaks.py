@@ -16,6 +16,7 @@ import stat
 import sys
 import threading
 import warnings
+from collections import Counter
 from collections.abc import Container, Generator, Hashable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -143,11 +144,20 @@ class Owners:
         return {each for each in now if each[:2] not in mine}
 
     def _make_pipe_of_arrow(self) -> None:
-        """Reads CSV, for which Arrow makes a pipe to itself once in a process: no test is the first to."""
+        """Reads CSV, for which Arrow makes a pipe to itself once in a process: no test is the first to.
+
+        But for one that loads Arrow itself, and may have read CSV: a pipe whose two ends are here is Arrow's then.
+        """
         if not self._has_read_csv and "pyarrow" in sys.modules:
             from pyarrow import csv
 
             self._has_read_csv = True
+            links = Counter(_link(key) for _, key, _ in self.of_nobody())
+            self._known.update(
+                each[:2]
+                for each in self.of_nobody()
+                if (link := _link(each[1])).startswith("pipe:") and links[link] == 2
+            )
             with self.keep("Arrow"):
                 csv.read_csv(io.BytesIO(b"a\n1\n"))
 
@@ -163,6 +173,7 @@ class Owners:
             if self.of_nobody():
                 gc.collect()
         told = {str(each.message) for each in warned}
+        self._make_pipe_of_arrow()
         if self.of_nobody():
             owned = {_link(key) for _, key in self._known.union(*self._owned.values())}
             again = {link for link in owned if link.startswith("/")}  # a pool opens one more reader of its database
