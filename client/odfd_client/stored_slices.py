@@ -7,6 +7,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import IO, Any, Final
 
 import pyarrow as pa
@@ -69,6 +70,10 @@ def _map(chain: StoredChain, file: IO[bytes], wanted: Slice) -> mmap.mmap:
     return content
 
 
+TOGETHER: Final = 4
+"""Slices that are decoded at the same time for a table, which has them all in memory anyway."""
+
+
 @dataclass(frozen=True)
 class StoredFile:
     """A slice, read when it is needed."""
@@ -112,11 +117,14 @@ class StoredSlices(SliceFiles):
         self._chain, self.folder = cut.chain, cut.chain.folder
 
     def table(self, columns: Sequence[str]) -> pa.Table:
-        return self.reader(columns).read_all()
+        return self._reader(columns, TOGETHER).read_all()
 
     def reader(self, columns: Sequence[str]) -> pa.RecordBatchReader:
+        return self._reader(columns, 1)
+
+    def _reader(self, columns: Sequence[str], together: int) -> pa.RecordBatchReader:
         schema = self.schema if not columns else pa.schema([self.schema.field(name) for name in columns])
-        return pa.RecordBatchReader.from_batches(schema, self.scan(columns or self.schema.names))
+        return pa.RecordBatchReader.from_batches(schema, self.scan(columns or self.schema.names, together=together))
 
     def between(self, columns: Sequence[str], first: int, last: int) -> Iterator[pa.RecordBatch]:
         import pyarrow.compute as pc
@@ -125,21 +133,27 @@ class StoredSlices(SliceFiles):
         return self.scan(columns or self.schema.names, among, first, last)
 
     def scan(
-        self, columns: Sequence[str] | dict[str, Any], among: Any = None, first: int = 0, last: int | None = None
+        self,
+        columns: Sequence[str] | dict[str, Any],
+        among: Any = None,
+        first: int = 0,
+        last: int | None = None,
+        *,
+        together: int = 1,
     ) -> Iterator[pa.RecordBatch]:
         """Yields columns of the rows that satisfy an expression, in order, slice by slice. Raises as ``fragment``.
 
-        ``first`` and ``last``: offsets; slices that have none of them are not read.
+        ``first`` and ``last``: offsets; slices that have none of them are not read. ``together``: slices that are
+        decoded at the same time, and are in memory then.
         """
         import pyarrow.dataset as ds
 
         wanted = columns if isinstance(columns, dict) else list(columns)
-        for each in self._files_here:
-            if each.last < first or (last is not None and each.first > last):
-                continue
-            part = ds.FileSystemDataset([each.fragment()], self.schema, ds.ParquetFileFormat())
+        files = iter([each for each in self._files_here if each.last >= first and (last is None or each.first <= last)])
+        while some := [each.fragment() for each in islice(files, together)]:
+            part = ds.FileSystemDataset(some, self.schema, ds.ParquetFileFormat())
             try:
-                yield from part.scanner(columns=wanted, filter=among, fragment_readahead=1).to_reader()
+                yield from part.scanner(columns=wanted, filter=among, fragment_readahead=together).to_reader()
             except _FORMAT_FAULTS as error:
                 raise _unreadable(self._chain, error) from error
 
