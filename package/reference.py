@@ -6,8 +6,11 @@ import argparse
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
+from itertools import groupby
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
+
+import msgspec
 
 from chain.rules import RULES
 from config import render, schema
@@ -64,6 +67,7 @@ def pages() -> dict[str, Callable[[], str]]:
         "code-map.md": lambda: code_map.page(MADE),
         "functions.md": functions,
         "metrics.md": lambda: metric_document.document(MADE),
+        "http-operations.md": http_operations,
         "resource-types.md": resource_types,
         "../performance.md": lambda: performance.page(MADE),
     }
@@ -295,6 +299,33 @@ def functions() -> str:
 
 
 # Types of resources.
+
+
+# Operations over HTTP.
+
+
+def http_operations() -> str:
+    """Every path of the control API, of the document that the node serves."""
+    document = msgspec.json.decode((TREE / "odfd" / "api" / "openapi.json").read_bytes())
+    lines = [
+        *_head("Operations over HTTP", "Look up which request of the [control API](api.md) does what."),
+        "`GET /openapi.json` of a node describes the parameters, bodies and answers of each as OpenAPI 3.1. In paths,",
+        "`{ref}` is a name, an id or a DID.",
+        "",
+    ]
+    for context, paths in groupby(document["paths"].items(), lambda item: item[0].split("/")[1]):
+        lines += [f"## {context}", "", "| request | does | parameters |", "|---|---|---|"]
+        lines += [
+            f"| `{method.upper()} {path}` | {_cell(said['summary'])} | {_parameters(said)} |"
+            for path, methods in paths
+            for method, said in methods.items()
+        ]
+        lines.append("")
+    return "\n".join(lines[:-1]) + "\n"
+
+
+def _parameters(said: Mapping[str, Any]) -> str:
+    return ", ".join(f"`{each['name']}`" for each in said.get("parameters", ()) if each["in"] == "query")
 
 
 def resource_types() -> str:
