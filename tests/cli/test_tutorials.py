@@ -34,7 +34,7 @@ def test_the_readme_runs_as_it_is_printed(folder: Path) -> None:
 @pytest.mark.e2e
 @pytest.mark.engine
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["first-dataset", "publish-and-mirror", "derive-and-correct"])
+@pytest.mark.parametrize("name", ["first-dataset", "publish-and-mirror", "network-of-others", "derive-and-correct"])
 def test_a_tutorial_runs_as_it_is_printed(name: str, folder: Path, forks: Path) -> None:
     assert documents.run(TUTORIALS / f"{name}.md", folder, environment(folder, forks)) > 12
 
@@ -50,4 +50,4 @@ def test_the_tutorial_of_validation_runs_as_it_is_printed(folder: Path, forks: P
 
 def test_every_tutorial_is_run() -> None:
     names = {path.stem for path in TUTORIALS.glob("*.md")}
-    assert names == {"first-dataset", "publish-and-mirror", "derive-and-correct", "validate"}
+    assert names == {"first-dataset", "publish-and-mirror", "network-of-others", "derive-and-correct", "validate"}
