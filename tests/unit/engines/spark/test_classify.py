@@ -1,9 +1,10 @@
-"""Which queries are taken, and in which class."""
+"""Which queries are taken, in which class, and by which bounds of their times."""
 
 from __future__ import annotations
 
 import datetime as dt
 import gzip
+import itertools
 import json
 import math
 import struct
@@ -12,7 +13,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 import yaml
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspark.errors import PySparkException
 
@@ -29,7 +30,9 @@ from engines.spark.analysis.monotone import (
     AddMonths,
     Floor,
     FloorMonths,
+    LocalFloor,
     Shift,
+    Zone,
     apply,
     enclose_months,
     least,
@@ -38,6 +41,7 @@ from engines.spark.analysis.relation import InputReadings
 from engines.spark.analysis.tree import MAX_DEPTH, build, parse_plan
 from engines.spark.rows.changelog import total_order
 from engines.spark.sql.diagnostics import answer_faults, refusal
+from worlds.depth import share
 
 # What is concluded from recorded plans; the plans and the expectations are in tests/golden/plans.
 
@@ -366,3 +370,78 @@ def test_one_finding_has_its_parts_and_several_a_line_each() -> None:
     both = refusal([finding("rand", 3, "leave it out"), finding("now", None, "say when")], 1)
     assert (both.message, both.rule) == ("line 3, column 3: no rand\nno now [now]", "rand")
     assert (both.hint, both.place) == ("leave it out; say when", "")
+
+
+# Starts of local days as functions of time: never decreasing, round what is true, and exact but near odd changes.
+
+MINUTE, HOUR = 60 * SECOND, 3600 * SECOND
+UNTIL = 4000 * DAY
+STEPS = st.sampled_from([Floor(DAY), Floor(7 * DAY, 4 * DAY), FloorMonths(1), FloorMonths(12)])
+
+
+@st.composite
+def zones(draw):
+    gaps = draw(st.lists(st.integers(40 * 1440, 400 * 1440), max_size=8))
+    offsets = [draw(st.integers(-12 * 60, 12 * 60))]
+    for _ in gaps:
+        low, high = max(-14 * 60, offsets[-1] - 1440), min(14 * 60, offsets[-1] + 1440)
+        near = st.sampled_from([-60, -30, 30, 60]).map(lambda by, last=offsets[-1]: last + by)
+        offsets.append(draw(near.filter(lambda x: abs(x) <= 14 * 60) | st.integers(low, high)))
+    moments, at = [], 0
+    for gap in gaps:
+        at += gap
+        moments.append(at * MINUTE)
+    return Zone("x", tuple(moments), tuple(each * MINUTE for each in offsets), UNTIL)
+
+
+def true_start(zone, step, time):
+    return zone.instant(step(zone.local(time)))
+
+
+@pytest.mark.slow
+@settings(max_examples=share(300))
+@given(zones(), STEPS, st.data())
+def test_bounds_hold_never_decrease_and_are_exact_far_from_changes(zone, step, data):
+    near = [moment + by * MINUTE for moment in zone.moments for by in (-1500, -61, -1, 0, 1, 59, 1500)]
+    moment = st.integers(-100 * 1440, 3999 * 1440).map(lambda minute: minute * MINUTE)
+    times = sorted(data.draw(st.lists(moment | st.sampled_from(near) if near else moment, min_size=2, max_size=8)))
+    low, high = (LocalFloor(zone, step, high) for high in (False, True))
+    for one, other in itertools.pairwise(times):
+        assert low(one) <= low(other)
+        assert high(one) <= high(other)
+    for time in times:
+        assert low(time) <= true_start(zone, step, time) <= high(time)
+        if all(abs(moment - time) > 27 * HOUR for moment in zone.moments):
+            assert low(time) == true_start(zone, step, time) == high(time)
+
+
+def test_a_day_that_goes_back_over_midnight():
+    """St. John's until 2011: at one minute past midnight clocks went back by an hour."""
+    change = 100 * DAY + MINUTE
+    zone = Zone("x", (change,), (0, -HOUR), UNTIL)
+    step = Floor(DAY)
+    low, high = (LocalFloor(zone, step, high) for high in (False, True))
+    before, after = change - 1, change
+    assert (true_start(zone, step, before), true_start(zone, step, after)) == (100 * DAY, 99 * DAY)
+    assert [low(before), low(after)] == [99 * DAY, 99 * DAY]
+    assert [high(before), high(after)] == [100 * DAY, 100 * DAY]
+    assert low(change + DAY) == high(change + DAY) == 100 * DAY, "the first of two midnights"
+    assert low(change + 2 * DAY) == high(change + 2 * DAY) == 101 * DAY + HOUR
+
+
+def test_a_midnight_that_there_was_not():
+    """São Paulo in spring: the day began at one o'clock."""
+    change = 100 * DAY
+    zone = Zone("x", (change,), (0, HOUR), UNTIL)
+    for high in (False, True):
+        start = LocalFloor(zone, Floor(DAY), high)
+        assert [start(change - 1), start(change), start(change + 5 * HOUR)] == [99 * DAY, change, change]
+
+
+@given(st.integers(3990, 4020), STEPS)
+def test_what_is_not_known_yet_is_enclosed(day, step):
+    zone = Zone("x", (), (HOUR,), UNTIL)
+    low, high = (LocalFloor(zone, step, high) for high in (False, True))
+    time = day * DAY
+    assert low(time - 1) <= low(time) <= true_start(zone, step, time) <= high(time)
+    assert high(time - 1) <= high(time)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pyspark.sql import types as spark
 
 from chain.data.arrow_schema import from_arrow
 from chain.data.parquet import write_slice
@@ -16,9 +18,11 @@ from chain.ids import DatasetId
 from chain.instant import Instant
 from chain.multihash import Multihash
 from engines.contract import Vocab
-from engines.spark.analysis.classify import Classification, Mode, Path
+from engines.spark.analysis.classify import Classification, Mode
+from engines.spark.analysis.classify import Path as Influenced
 from engines.spark.analysis.monotone import DAY, EARLIEST, LATEST, MILLISECOND, Floor, FloorMonths, Shift, apply
 from engines.spark.catalyst.plans import HIDDEN, HIDDEN_BEFORE, HIDDEN_OFFSET, HIDDEN_OP, HIDDEN_SOURCE
+from engines.spark.execution.tables import SCANNED, scan_of
 from engines.spark.output.slice import final_rows, log_rows, output_schema, same_rows, schema_in_force, slice_of
 from engines.spark.planning.slice_facts import only_adds
 from engines.spark.planning.table_transaction import plan_table
@@ -134,7 +138,7 @@ def whole(query, blocks):
 @given(histories(), st.lists(st.sampled_from(sorted(FUNCTIONS)), min_size=1, max_size=2))
 def test_grouping_does_not_show(history, names):
     blocks, cuts = history
-    query = Classification(Mode.FINAL, tuple(Path("a", *FUNCTIONS[name]) for name in names), ("event_time",))
+    query = Classification(Mode.FINAL, tuple(Influenced("a", *FUNCTIONS[name]) for name in names), ("event_time",))
     expected, late = whole(query, blocks)
     got, state = run(query, blocks, cuts)
     at_once, same_state = run(query, blocks, [len(blocks)])
@@ -149,7 +153,7 @@ def test_grouping_does_not_show(history, names):
 @given(histories(), st.lists(st.sampled_from(sorted(FUNCTIONS)), min_size=1, max_size=2), st.data())
 def test_emission_limits_do_not_show(history, names, data):
     blocks, cuts = history
-    query = Classification(Mode.FINAL, tuple(Path("a", *FUNCTIONS[name]) for name in names), ("event_time",))
+    query = Classification(Mode.FINAL, tuple(Influenced("a", *FUNCTIONS[name]) for name in names), ("event_time",))
     times = st.lists(st.integers(-30 * 24, 95 * 24).map(lambda hour: hour * HOUR), max_size=4)
     limits = data.draw(st.lists(times, min_size=len(cuts), max_size=len(cuts)))
     assert run(query, blocks, cuts, limits) == run(query, blocks, cuts)
@@ -159,14 +163,14 @@ def test_emission_limits_do_not_show(history, names, data):
 def test_a_row_is_late_for_all_of_an_occurrence_or_for_none(occurrence, thresholds):
     """Two ways into windows of two days: by the second those that the row is in are not settled yet."""
     ways = ((Floor(2 * DAY), END), (Floor(DAY), Shift(-DAY), Floor(2 * DAY), END))
-    paths = tuple(Path("a", way, way, occurrence=occurrence) for way in ways)
+    paths = tuple(Influenced("a", way, way, occurrence=occurrence) for way in ways)
     query = Classification(Mode.FINAL, paths, ("event_time",))
     step = plan_step(query, (InputFacts("a", "a", facts([([], 4 * DAY), ([7 * DAY // 2], 5 * DAY)])),), None)
     assert [check.threshold for check in step.late_checks] == thresholds
 
 
 def test_what_a_limit_holds_back_is_told_until_it_is_out():
-    query = Classification(Mode.FINAL, (Path("a", *FUNCTIONS["hours"]),), ("event_time",))
+    query = Classification(Mode.FINAL, (Influenced("a", *FUNCTIONS["hours"]),), ("event_time",))
     known = facts([([3 * DAY, 8 * DAY], 4 * DAY), ([5 * DAY], 9 * DAY)])
     first = plan_step(query, [InputFacts("did", "a", tuple(known))], None, limit=4 * DAY)
     state = next_checkpoint(query, "t", first, {}, None)
@@ -180,7 +184,7 @@ def test_what_a_limit_holds_back_is_told_until_it_is_out():
 
 
 def test_nothing_settled_reads_nothing():
-    query = Classification(Mode.FINAL, (Path("a", *FUNCTIONS["month"]),), ("event_time",))
+    query = Classification(Mode.FINAL, (Influenced("a", *FUNCTIONS["month"]),), ("event_time",))
     blocks = [([3 * DAY], 4 * DAY), ([5 * DAY], 6 * DAY)]
     first = plan_step(query, [InputFacts("did", "a", tuple(facts(blocks)[:1]))], None)
     state = next_checkpoint(query, "t", first, {}, None)
@@ -192,7 +196,7 @@ def test_nothing_settled_reads_nothing():
 
 
 def test_log_mode_reads_every_new_slice_and_keeps_none():
-    query = Classification(Mode.LOG, (Path("a", (END,), (END,)),), ("event_time",))
+    query = Classification(Mode.LOG, (Influenced("a", (END,), (END,)),), ("event_time",))
     step = plan_step(query, [InputFacts("did", "a", tuple(facts([([1], None), ([], 7 * DAY), ([2], 7 * DAY)])))], None)
     assert [read.paths for read in step.reads["a"]] == [("b0", "b2")]
     assert step.watermark == 7 * DAY
@@ -200,7 +204,7 @@ def test_log_mode_reads_every_new_slice_and_keeps_none():
 
 
 def test_a_missing_open_block_is_refused():
-    query = Classification(Mode.FINAL, (Path("a", *FUNCTIONS["month"]),), ("event_time",))
+    query = Classification(Mode.FINAL, (Influenced("a", *FUNCTIONS["month"]),), ("event_time",))
     known = facts([([3 * DAY], 4 * DAY), ([5 * DAY], 6 * DAY)])
     state = next_checkpoint(query, "t", plan_step(query, [InputFacts("did", "a", tuple(known[:1]))], None), {}, None)
     with pytest.raises(Invalid, match="needs block b0 again"):
@@ -208,7 +212,7 @@ def test_a_missing_open_block_is_refused():
 
 
 def test_blocks_from_before_the_checkpoint_are_refused():
-    query = Classification(Mode.LOG, (Path("a", (END,), (END,)),), ("event_time",))
+    query = Classification(Mode.LOG, (Influenced("a", (END,), (END,)),), ("event_time",))
     known = facts([([3 * DAY], 4 * DAY), ([5 * DAY], 6 * DAY)])
     state = next_checkpoint(query, "t", plan_step(query, [InputFacts("did", "a", tuple(known))], None), {}, None)
     with pytest.raises(Invalid, match="before the watermark"):
@@ -495,3 +499,46 @@ def test_the_vocabulary_names_the_column(tmp_path, kind):
     assert only_adds(tmp_path / "slice", Vocab(operation_type="what"))
     assert not only_adds(tmp_path / "slice", Vocab())
     assert not only_adds(tmp_path / "slice", Vocab(operation_type="nowhere"))
+
+
+# Which slices of a changing table's inputs Spark reads by itself: decided by what planning knows, without a look.
+
+
+@dataclass(frozen=True)
+class Source:
+    log: bool = False
+
+    @property
+    def schema(self) -> spark.StructType:
+        return spark.StructType()
+
+    @property
+    def vocab(self) -> Vocab:
+        return Vocab()
+
+
+@pytest.fixture
+def block(tmp_path: Path) -> BlockFacts:
+    """Of a file that nobody can read."""
+    path = tmp_path / "slice"
+    path.write_bytes(bytes(SCANNED))
+    return BlockFacts("b", str(path), None, None, rows=9, first=10, last=20, changes=False)
+
+
+def test_what_planning_read_is_not_read_again(block: BlockFacts) -> None:
+    found = scan_of(block, 15, 21, Source(), every=False)
+    assert found is not None
+    assert found.moments.tolist() == [15, 20]
+    with pytest.raises(Exception, match="slice"):
+        scan_of(block, 15, 21, Source(), every=True)
+
+
+def test_slices_of_which_rows_are_looked_at(block: BlockFacts) -> None:
+    assert scan_of(block, 15, 20, Source(), every=False) is None  # a row waits
+    assert scan_of(replace(block, changes=True), 0, 21, Source(), every=False) is None
+    assert scan_of(replace(block, changes=True), 0, 21, Source(log=True), every=False) is not None
+    assert scan_of(replace(block, first=None, last=None), 0, 21, Source(), every=False) is None
+    assert scan_of(replace(block, path=None), 0, 21, Source(), every=False) is None
+    assert block.path is not None
+    Path(block.path).write_bytes(b"")
+    assert scan_of(block, 0, 21, Source(), every=False) is None  # small

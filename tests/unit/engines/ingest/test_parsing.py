@@ -1,4 +1,4 @@
-"""CSV and small Parquet are parsed in threads of the engine, whose memory does not grow with the file."""
+"""Files are parsed in threads of the engine: how far they are is told, and their memory is bounded."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import contextlib
 import functools
 import tempfile
 import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -16,9 +18,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bench.parsing import STEPS, peak_apart
 from chain.data.footprint import BATCH_BYTES
 from chain.errors import Invalid
-from chain.model.source import ReadCsv, ReadParquet
+from chain.model.source import ReadCsv, ReadNdJson, ReadParquet
+from engines.contract import EngineProgress
 from engines.request_control import RequestCancelled, RequestControl
 from engines.spark.ingest import parquet_rows, parse, range_tasks
 from engines.spark.ingest.parquet_rows import groups_of, parquet_ranges
@@ -198,3 +202,65 @@ def test_on_a_cluster_machines_share_what_is_not_small(tmp_path: Path) -> None:
     assert parse_sources(no_session, [SourceFile(path, path.name)], ReadParquet(), tmp_path) is not None
     with pytest.raises(AssertionError, match="session was opened"):
         parse_sources(no_session, [SourceFile(path, path.name)], ReadParquet(), tmp_path, spread=True)
+
+
+# How far the parsing of files is.
+
+
+class Looking(RequestControl):
+    """Looks how far the work is before it begins and when it is done."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[EngineProgress] = []
+
+    @contextmanager
+    def measuring(self, measure: Callable[[], EngineProgress]) -> Iterator[None]:
+        with super().measuring(measure):
+            self.seen.append(self.how_far())
+            yield
+            self.seen.append(self.how_far())
+
+
+def test_bytes_of_ranges_that_are_parsed_count(tmp_path: Path) -> None:
+    sources = []
+    for number in range(3):
+        path = tmp_path / f"{number}.ndjson"
+        path.write_text('{"a": 1}\n' * 10)
+        sources.append(SourceFile(path, path.name))
+    control = Looking()
+    folder = tmp_path / "parts"
+    folder.mkdir()
+
+    def no_session() -> None:
+        raise AssertionError("small texts need no Spark")
+
+    assert parse_sources(no_session, sources, ReadNdJson(), folder, {}, control) is not None  # type: ignore[arg-type]
+    assert control.seen == [
+        EngineProgress(bytes_read=0, bytes_total=270),
+        EngineProgress(bytes_read=270, bytes_total=270),
+    ]
+    assert control.how_far() == EngineProgress()
+
+
+# What reading a file takes of memory is bounded by its size, whichever format it has.
+
+RANGE = 16 << 20
+"""One range of a text, of which a process has nothing left, and as much of what is read in one piece."""
+MOST = 6.0
+SIZES = {"csv": 2 * RANGE, "ndjson": 2 * RANGE, "json": RANGE, "parquet": RANGE}
+"""What is read in ranges has two: the second one finds what the first one left."""
+OTHERS = [("csv", RANGE), ("ndjson", RANGE), ("geojson", RANGE), ("ndgeojson", RANGE), ("ndgeojson", 2 * RANGE)]
+"""The same readers, with one step more or less."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("kind", "size"), [*SIZES.items(), *(pytest.param(*each, marks=pytest.mark.nightly) for each in OTHERS)]
+)
+def test_a_file_takes_six_times_its_size_at_most(kind: str, size: int, tmp_path: Path) -> None:
+    assert peak_apart(kind, size, tmp_path) < MOST
+
+
+def test_every_format_is_measured() -> None:
+    assert SIZES.keys() | {kind for kind, _ in OTHERS} == STEPS.keys()
