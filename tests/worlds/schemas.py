@@ -1,9 +1,11 @@
-"""Schemas of every type, nested, optional, with attributes: strategies."""
+"""Schemas of every type, nested, optional, with attributes: strategies; and the form that old chains hold."""
 
 from __future__ import annotations
 
+import struct
 from typing import Any
 
+import pyarrow as pa
 from hypothesis import strategies as st
 
 from chain.model import schema as odf
@@ -41,3 +43,13 @@ def nested(inner: st.SearchStrategy[DataType]) -> st.SearchStrategy[DataType]:
 
 
 SCHEMAS = st.builds(DataSchema, fields=fields(st.recursive(LEAVES, nested, max_leaves=6), max_size=5), extra=EXTRA)
+
+
+def legacy(schema: pa.Schema) -> bytes:
+    """What ``rawArrowSchema`` holds: the Schema table of an Arrow IPC message, re-rooted as a buffer of its own."""
+    message = schema.serialize().to_pybytes()[8:]
+    root = struct.unpack_from("<I", message)[0]
+    vtable = root - struct.unpack_from("<i", message, root)[0]
+    header = root + struct.unpack_from("<H", message, vtable + 8)[0]
+    table = header + struct.unpack_from("<I", message, header)[0]
+    return struct.pack("<I", table) + bytes(message[4:])

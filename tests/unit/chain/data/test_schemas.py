@@ -33,8 +33,7 @@ from chain.errors import Invalid
 from chain.model import schema as odf
 from chain.model.events import SetDataSchema
 from chain.model.schema import DataField, DataSchema, DataType, TimeUnit
-from worlds.legacy_schema import legacy
-from worlds.schemas import SCHEMAS
+from worlds.schemas import SCHEMAS, legacy
 
 #
 

@@ -73,7 +73,7 @@ from chain.state import ChainState
 from chain.store.layout import DirectoryChain, DirectoryObjects
 from odfd.verify.report import Level
 from odfd.verify.verify import VerificationRequest, verify_chain
-from worlds import legacy_schema
+from worlds import schemas
 from worlds.chains import linked
 from worlds.rule_cases import (
     CASES,
@@ -428,7 +428,7 @@ def test_every_rule_says_what_it_is() -> None:
 
 
 def legacy(schema: pa.Schema) -> SetDataSchema:
-    return SetDataSchema(raw_arrow_schema=legacy_schema.legacy(schema))
+    return SetDataSchema(raw_arrow_schema=schemas.legacy(schema))
 
 
 TYPES: list[tuple[pa.DataType, DataType]] = [

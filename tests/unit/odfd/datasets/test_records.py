@@ -84,7 +84,7 @@ from odfd.trust.signing.owner_commit import author_blocks
 from worlds.chains import linked
 from worlds.clock import FixedClock
 from worlds.depth import share
-from worlds.legacy_schema import legacy
+from worlds.schemas import legacy
 
 # The records beside the blocks: whatever is appended, given up or merged, sums are those of the records.
 

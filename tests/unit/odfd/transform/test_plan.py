@@ -39,7 +39,7 @@ from odfd.transform.pacing import up_to, within
 from odfd.transform.plan import DataBlock, Diverged, InputView, TransformPlan, UpToDate, plan_transform, settle
 from odfd.transform.progress import TransformStep, by_engine, count_repeats
 from odfd.transform.replay import Replayed, replay
-from worlds.legacy_schema import legacy
+from worlds.schemas import legacy
 from worlds.transform_world import SCHEMA
 
 # Planning alone: however an input's blocks are cut into transactions, each is given once, in order, with its place.

@@ -39,8 +39,8 @@ from odfd.verify import verify as verify_module
 from odfd.verify.objects import _rows_at_once
 from odfd.verify.report import Level, Progress, VerificationResult, VerifyFailure
 from odfd.verify.verify import VerificationRequest, verify_chain
-from worlds.legacy_schema import legacy
 from worlds.linked_world import FILES, linked, made, rows
+from worlds.schemas import legacy
 
 # Golden chains hold; each way of breaking one is told by its rule, at its block, beside the others.
 
