@@ -40,11 +40,11 @@ from odfd.store.directory import open_state_directory
 from worlds.dripping import Dripping, Manner
 from worlds.eventually import PATIENCE
 from worlds.flow_world import flow_of, flows
+from worlds.kafka import ModelTopic, message
 from worlds.manifests import DERIVED, FROM_URL, ROOT, in_shards
 from worlds.manifests import ROOT as FROM_FILES
 from worlds.node_world import Node, World, until
 from worlds.s3_server import new_bucket, s3_server
-from worlds.topics import ModelTopic, message
 from worlds.web_site import Site
 
 # Sources as resources: datasets take from them by flows and pulls, and their chains never hold them.

@@ -1,4 +1,4 @@
-"""A real broker of Kafka on loopback: one process, in KRaft mode. ``make kafka`` brings it."""
+"""Topics of Kafka: of a real broker on loopback, one process in KRaft mode (``make kafka``), and in memory."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from odfd.ingest.clients.kafka import LogBounds
 from worlds.certificates import certified
 from worlds.eventually import PATIENCE, until
 from worlds.ports import free_ports
@@ -167,3 +168,30 @@ def _running(java: str, folder: Path) -> Iterator[Broker]:
 def _answers(port: int) -> bool:
     with socket.socket() as asked:
         return asked.connect_ex(("127.0.0.1", port)) == 0
+
+
+# A topic in memory, that forgets.
+
+
+def message(city: str, population: int) -> bytes:
+    return b'{"event_time": "2024-01-01T00:00:00Z", "city": "%s", "population": %d}' % (city.encode(), population)
+
+
+class ModelTopic:
+    """The log of each partition."""
+
+    id = "topic-1"
+
+    def __init__(self, partitions: int) -> None:
+        self.logs: list[list[bytes]] = [[] for _ in range(partitions)]
+        self.low = [0] * partitions
+
+    def send(self, *values: bytes, partition: int = 0) -> None:
+        self.logs[partition] += values
+
+    def forget(self, before: int, partition: int = 0) -> None:
+        self.low[partition] = max(self.low[partition], min(before, len(self.logs[partition])))
+
+    @property
+    def bounds(self) -> dict[int, LogBounds]:
+        return {each: LogBounds(low, len(log)) for each, (low, log) in enumerate(zip(self.low, self.logs, strict=True))}

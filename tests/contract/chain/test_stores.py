@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,11 @@ from chain.store.base import PAGE_BLOCKS, Append, FormerEpochs, Head, Rewrite
 from chain.store.former_epochs import SET_ASIDE
 from worlds import store_worlds as worlds
 from worlds.depth import share
+
+
+@pytest.fixture(params=["memory", "sqlite"])
+def world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[worlds.World]:
+    yield from getattr(worlds, request.param)(tmp_path)
 
 
 def test_a_chain_that_is_not_there(world: Any) -> None:

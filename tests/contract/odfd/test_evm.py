@@ -1,4 +1,4 @@
-"""What logs of a chain of the EVM mean as a source, asked of a node that answers by JSON-RPC on loopback."""
+"""What logs of a chain of the EVM mean as a source, asked of a node on loopback, and of a real node of Ethereum."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from odfd.ingest.settings import PATIENCE, IngestSettings
 from p2p.dial import NotAllowed
 from p2p.ip import is_global
 from worlds.depth import share
-from worlds.evm import MINTED, ROCKET, Chain, chain_served
+from worlds.evm import FINAL, MINTED, ROCKET, Anvil, Chain, anvil_served, chain_served
 from worlds.reading import read
 from worlds.sources import asked_here
 
@@ -53,7 +53,7 @@ def here(monkeypatch: pytest.MonkeyPatch) -> None:
 class Root:
     """A source, and what the chain of a dataset would say of it."""
 
-    def __init__(self, chain: Chain, folder: Path, **step: Any) -> None:
+    def __init__(self, chain: Chain | Anvil, folder: Path, **step: Any) -> None:
         given: dict[str, Any] = {"chain_id": 1, "node_url": "${{ env.NODE }}/", "filter": FILTER, **step}
         self.chain, self.folder, self.step = chain, folder, FetchEthereumLogs(**given)
         self.state: SourceState | None = None
@@ -271,3 +271,89 @@ def test_the_process_makes_rows(chain: Chain, tmp_path: Path) -> None:
     minted(chain, 120)
     chain.final = 150
     assert Root(chain, tmp_path, signature=MINTED).rows()[0]["event"]["amount"] == "5"
+
+
+# Logs of a chain, of a real node of Ethereum: what it calls final, how it answers, and another history of it.
+
+PAID = "Paid(address indexed to, uint256 amount, string what)"
+
+
+@pytest.fixture
+def node() -> Iterator[Anvil]:
+    with anvil_served() as served:
+        yield served
+
+
+def real_root(node: Anvil, folder: Path, url: str = "", **step: Any) -> Root:
+    """Reads the contract of ``node``, from the node at ``url`` if one is named."""
+    said = {"chain_id": 31337, "node_url": url or node.url, "filter": f"address = X'{node.contract[2:]}'", **step}
+    return Root(node, folder, **{"signature": PAID, **said})
+
+
+def paid(node: Anvil, amount: int, what: str = "bread") -> int:
+    data = eth_abi.encode(["uint256", "string"], [amount, what]).hex()
+    return node.log((selector(parse_event(PAID)), SOMEBODY), data)
+
+
+@pytest.mark.usefixtures("here")
+@pytest.mark.slow
+def test_logs_of_a_real_node_come_once_and_decoded(node: Anvil, tmp_path: Path) -> None:
+    """Blocks that it does not call final are not read; a second pull goes on behind the first."""
+    first, second = paid(node, 1 << 200), paid(node, 5, "Käse")
+    node.log(("0x" + "22" * 32, SOMEBODY), "00")  # another event of the contract
+    root = real_root(node, tmp_path)
+    assert [each["block_number"] for each in root.rows()] == [first]
+    node.mine(FINAL)
+    (row,) = root.rows()
+    block = node.call("eth_getBlockByNumber", hex(second), False)
+    assert row["event"] == {"to": b"\x11" * 20, "amount": "5", "what": "Käse"}
+    assert (row["block_number"], row["block_hash"].hex()) == (second, block["hash"][2:])
+    assert row["block_timestamp"].timestamp() == int(block["timestamp"], 16)
+    assert (row["address"].hex(), row["transaction_hash"].hex()) == (node.contract[2:], block["transactions"][0][2:])
+    assert root.rows() == []
+    final = int(node.call("eth_blockNumber"), 16) - FINAL
+    assert root.state is not None
+    assert root.state.value == f"{final}@{node.call('eth_getBlockByNumber', hex(final), False)['hash']}"
+
+
+@pytest.mark.usefixtures("here")
+def test_a_reorganisation_of_blocks_that_are_not_final_is_not_seen(node: Anvil, tmp_path: Path) -> None:
+    kept = paid(node, 1)
+    node.mine(FINAL)
+    root = real_root(node, tmp_path)
+    assert [each["block_number"] for each in root.rows()] == [kept]
+    paid(node, 2)
+    assert root.rows() == []
+    node.reorganise(1)  # the block of the second is another one now
+    again = paid(node, 3)
+    node.mine(FINAL)
+    assert [(each["block_number"], each["event"]["amount"]) for each in root.rows()] == [(again, "3")]
+
+
+@pytest.mark.usefixtures("here")
+def test_another_history_of_final_blocks_and_another_chain_are_refused(node: Anvil, tmp_path: Path) -> None:
+    paid(node, 1)
+    node.mine(10)
+    root = real_root(node, tmp_path)
+    assert len(root.rows()) == 1
+    node.reorganise(11)
+    with pytest.raises(Refused) as caught:
+        root.rows()
+    assert caught.value.rule == "evm-position"
+    with pytest.raises(Refused, match="a node of chain 31337, and the source reads 1") as other:
+        real_root(node, tmp_path, chain_id=1).rows()
+    assert other.value.rule == "evm-chain"
+
+
+@pytest.mark.usefixtures("here")
+def test_a_position_that_the_node_does_not_have_yet_waits(node: Anvil, tmp_path: Path) -> None:
+    """As of a node that is behind the one that was asked before."""
+    paid(node, 1)
+    node.mine(10)
+    root = real_root(node, tmp_path)
+    root.rows()
+    with anvil_served() as behind:
+        late = real_root(node, tmp_path, behind.url)
+        late.state = root.state
+        with pytest.raises(Remote, match="does not have block"):
+            late.rows()
