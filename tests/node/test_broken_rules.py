@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 import pytest
 import trio
-from node.test_raw import counts, filled, push, replayed
+from node.test_quarantine import counts, filled, push, replayed
 from node.test_shards import answered, standing
 from node.test_shards_of_peers import CITIES, brought, passed, sharded
 

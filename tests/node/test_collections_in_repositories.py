@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from node.test_repositories import ARCHIVE, BUCKET, SFTP, SHELF, push_whole
 from node.test_shards import shard, standing
 from node.test_shards_of_peers import CITIES, brought, known, over, sharded, signed
-from node.test_smart import REPOSITORY, TAKES, token_of, url_of
+from node.test_smart import REPOSITORY, url_of
 
 from chain import errors, instant
 from chain.errors import Conflict
@@ -29,6 +29,7 @@ from odfd_client.places import StorePlace
 from p2p.ipfs import record
 from p2p.wire.frames import frame
 from worlds.depth import share
+from worlds.kamu_sessions import TAKES, token_of
 from worlds.memory_ipfs import MemoryIpfs, Swarm
 from worlds.node_world import Node, World, run_apart, until
 from worlds.s3_server import new_bucket, s3_server

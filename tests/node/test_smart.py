@@ -1,9 +1,10 @@
-"""The smart protocol between nodes, over loopback: pull, push, what is cut off, who races, and what is refused."""
+"""The smart protocol between nodes, over loopback, and with kamu as recorded: pull, push, what is cut or refused."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -13,6 +14,7 @@ import trio
 from chain.errors import Fault, Remote
 from chain.instant import Instant
 from chain.multihash import Multihash
+from chain.store.layout import HEAD
 from config import model
 from odfd.access.relations import Role
 from odfd.control import wire
@@ -35,13 +37,29 @@ from odfd.smart.plans import Counter
 from odfd.smart.transport import conversation, object_files
 from p2p.identity import peer_of_seed
 from p2p.web.transfer import WebTransfers
+from worlds.kamu_sessions import (
+    ACCOUNT,
+    EVENTS,
+    FOREVER,
+    ORDERS,
+    TAKES,
+    TRANSCRIPTS,
+    bring,
+    half,
+    head_of,
+    host_of,
+    know,
+    pull,
+    push,
+    token_of,
+)
 from worlds.manifests import ROOT
 from worlds.node_world import Node, World, until
+from worlds.replaying import as_client, kamu_server
 from worlds.siege_doors import SMART, headers_of_others
+from worlds.transcripts import Mask, read
 
 SITE = model.Http(listen=("127.0.0.1:0",))
-TAKES = model.Http(listen=("127.0.0.1:0",), push=True)
-ACCOUNT = "$schema: Account\nheaders: {name: carol}\nspec: {email: carol@example.com}\n"
 REPOSITORY = """$schema: SecretSet
 headers: {name: house-key}
 spec: {secrets: {token: %s}}
@@ -51,7 +69,6 @@ headers: {name: house}
 spec: {url: "odf+%s", credentials: house-key}
 """
 SEED = bytes([9]) * 32
-FOREVER = Instant(2**62)
 
 
 def url_of(node: Node) -> str:
@@ -67,13 +84,6 @@ async def grown(world: World, node: Node, files: int = 1, name: str = "alice") -
         await node.apply(ROOT)
     await node.pull("cities")
     return node.dataset("cities")
-
-
-async def token_of(node: Node, most: Role = Role.MAINTAINER) -> str:
-    await node.apply(ACCOUNT)
-    account = (await node.api.declarations.get("Account", "carol")).headers["id"]
-    token, _ = node.parts.tokens.make(account, most, "", FOREVER)
-    return str(token)
 
 
 async def pushed(node: Node, **more: Any) -> wire.PushItem:
@@ -495,3 +505,65 @@ async def test_an_unencrypted_token_is_refused(world: World) -> None:
         scope = {"method": "GET", "path": "/cities/refs/head", "headers": [(b"authorization", b"Bearer x")]}
         await alice.parts.smart({**scope, VISITOR: "192.0.2.7"}, receive, send)
         assert (told[0]["status"], b"smart-clear" in told[1]["body"]) == (403, True)
+
+
+# Replays what a real kamu-cli said, without it: a node answers and asks as it did when kamu was there.
+# The transcripts (``tests/golden/kamu-smart``) are of all that passed between the two, in both roles of each;
+# ``worlds. transcripts`` says what is masked. ``tests/e2e/node/test_kamu.py`` makes them anew.
+
+WHOLE = (EVENTS / HEAD).read_text().strip()
+
+
+async def test_kamu_gets_the_answers_that_it_pulled_by(world: World, tmp_path: Path) -> None:
+    sessions = read(TRANSCRIPTS / "kamu-pulls.json")
+    async with world.running("alice", http=TAKES) as node:
+        mask = Mask(host_of(node), await token_of(node))
+        await bring(node, half(tmp_path / "half"))
+        await as_client(sessions["first"], mask)
+        await bring(node, EVENTS)
+        await as_client(sessions["later"], mask)
+        await as_client(sessions["same"], mask)
+
+
+async def test_kamu_pushes_once_more(world: World) -> None:
+    sessions = read(TRANSCRIPTS / "kamu-pushes.json")
+    async with world.running("alice", http=TAKES) as node:
+        mask = Mask(host_of(node), await token_of(node))
+        await as_client(sessions["first"], mask)
+        assert head_of(node) != WHOLE
+        await as_client(sessions["later"], mask)
+        assert head_of(node) == WHOLE
+        await as_client(sessions["same"], mask)
+
+
+async def test_a_node_pulls_from_kamu_as_before(world: World, tmp_path: Path) -> None:
+    sessions = read(TRANSCRIPTS / "kamu-is-pulled-from.json")
+    async with kamu_server() as kamu, world.running("alice") as node, world.running("bob") as other:
+        await know(node, kamu.host, "of-kamu")
+        async with kamu.session(sessions["first"]):
+            await pull(node)
+        assert head_of(node) == (half(tmp_path / "half") / HEAD).read_text()
+        async with kamu.session(sessions["later"]):
+            await pull(node)
+        assert head_of(node) == WHOLE
+        async with kamu.session(sessions["same"]):
+            await pull(node)
+        await know(other, kamu.host, "of-kamu")
+        await bring(other, ORDERS)
+        async with kamu.session(sessions["another by that name"]):
+            await pull(other, as_name="more")
+        assert head_of(other, "more") == WHOLE
+
+
+async def test_a_node_pushes_to_kamu_as_before(world: World, tmp_path: Path) -> None:
+    sessions = read(TRANSCRIPTS / "kamu-is-pushed-to.json")
+    async with kamu_server() as kamu, world.running("alice") as node:
+        await know(node, kamu.host, "of-kamu")
+        await bring(node, half(tmp_path / "half"))
+        async with kamu.session(sessions["first"]):
+            await push(node)
+        await bring(node, EVENTS)
+        async with kamu.session(sessions["later"]):
+            await push(node)
+        async with kamu.session(sessions["same"]):
+            await push(node)

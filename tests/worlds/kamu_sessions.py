@@ -43,11 +43,11 @@ async def bring(node: Any, folder: Path, name: str = NAME) -> None:
     await node.done(node.api.flow.import_(wire.ImportRequest(source=str(folder), as_name=name)))
 
 
-async def token_of(node: Any) -> str:
-    """A token with which kamu may push to a node."""
+async def token_of(node: Any, most: Role = Role.MAINTAINER) -> str:
+    """A token with which kamu may push to a node, or do less."""
     await node.apply(ACCOUNT)
     account = (await node.api.declarations.get("Account", "carol")).headers["id"]
-    token, _ = node.parts.tokens.make(account, Role.MAINTAINER, "", FOREVER)
+    token, _ = node.parts.tokens.make(account, most, "", FOREVER)
     return str(token)
 
 

@@ -386,7 +386,7 @@ def test_a_chain_of_over_a_thousand_blocks_goes_around(make_daemon: Callable[...
 # What a real kamu-cli and a node say to each other is what the transcripts in ``tests/golden/kamu-smart`` have. With
 # ``ODF_KAMU_RECORD`` set, they are written anew instead: ``ODF_KAMU=/path/to/kamu ODF_KAMU_RECORD=1 python -m pytest
 # -n 0 tests/e2e/node/test_kamu.py``. They are replayed, without kamu, by
-# ``tests/node/test_kamu_transcripts.py``. The node runs in this process.
+# ``tests/node/test_smart.py``. The node runs in this process.
 
 
 @pytest.fixture
