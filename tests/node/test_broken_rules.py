@@ -37,8 +37,8 @@ from odfd.trust.signing import owner_commit
 from odfd.trust.signing.owner_commit import OwnerCommitter
 from sim.collections.test_handover import MUTANTS as HANDOVERS
 from sim.collections.test_handover import PLANS, explore
-from sim.store.test_captures import test_a_capture_and_its_block_are_there_together as captures_hold
-from sim.store.test_two_writers import test_one_of_two_writers_wins_and_every_message_is_there_once as writers_hold
+from sim.store.test_commits import test_a_capture_and_its_block_are_there_together as captures_hold
+from sim.store.test_commits import test_one_of_two_writers_wins_and_every_message_is_there_once as writers_hold
 from worlds.manifests import GATE, ROOT
 from worlds.node_world import World
 
