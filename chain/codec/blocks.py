@@ -12,6 +12,7 @@ import msgspec
 
 from chain.codec import flat
 from chain.errors import Invalid
+from chain.instant import Instant
 from chain.model.block import Block, MetadataBlock, UnknownEvent
 from chain.model.events import MetadataEvent
 from chain.model.wire import I32, I64, U64, Scalar, Time
@@ -38,6 +39,10 @@ class _Envelope(msgspec.Struct, frozen=True):
     prev_block_hash: Multihash | None
     sequence_number: U64
     variant: Annotated[int, Scalar("uint8")]
+
+
+class _Time(msgspec.Struct, frozen=True):
+    system_time: Time
 
 
 class _Place(msgspec.Struct, frozen=True):
@@ -91,6 +96,12 @@ def read_link(raw: bytes) -> Link:
     _check_size(raw)
     envelope = flat.decode(_Place, flat.decode(_Manifest, raw).content)
     return Link(Multihash.sha3_256(raw), envelope.prev_block_hash, envelope.sequence_number)
+
+
+def read_time(raw: bytes) -> Instant:
+    """Reads the system time of a block, without the checks of its event. Raises Invalid."""
+    _check_size(raw)
+    return flat.decode(_Time, flat.decode(_Manifest, raw).content).system_time
 
 
 def content_of(block: Block) -> MetadataBlock:

@@ -7,41 +7,48 @@ fall and several blocks may have one.
 from __future__ import annotations
 
 import sqlite3
+from typing import NamedTuple
 
-from chain.codec.blocks import decode_block
+from chain.codec.blocks import read_time
 from chain.errors import Conflict
 from chain.ids import DatasetId
 from chain.instant import to_millis
+from chain.model.block import Block
 from chain.store.base import Append
 
 
-def promised(connection: sqlite3.Connection, dataset: DatasetId) -> int | None:
-    """Returns the promised upper of a chain; ``None`` without a promise, or without the chain."""
-    row = connection.execute("SELECT upper FROM datasets WHERE id = ?", (dataset,)).fetchone()
-    return None if row is None else row[0]
+class _Times(NamedTuple):
+    """What is known of a chain's frontier, in milliseconds; ``None`` for what there is not, as without the chain."""
+
+    promised: int | None
+    last: int | None
+    """The time of its last block."""
+
+    @property
+    def upper(self) -> int:
+        return max(self.promised or 0, self.last or 0, 0)
 
 
-def upper_of(connection: sqlite3.Connection, dataset: DatasetId) -> int:
-    """Returns the time below which a chain is complete: as promised, or by the time of its last block."""
+def _times(connection: sqlite3.Connection, dataset: DatasetId) -> _Times:
     row = connection.execute(
         "SELECT upper, raw FROM datasets LEFT JOIN blocks ON dataset = number AND sequence = head_sequence"
         " WHERE id = ?",
         (dataset,),
     ).fetchone()
     upper, raw = row or (None, None)
-    reached = 0 if raw is None else to_millis(decode_block(raw).system_time)
-    return max(reached, 0) if upper is None else max(upper, reached)
+    # Every commit asks this of every shard: the last block is not decoded for its time.
+    return _Times(upper, None if raw is None else to_millis(read_time(raw)))
+
+
+def upper_of(connection: sqlite3.Connection, dataset: DatasetId) -> int:
+    """Returns the time below which a chain is complete: as promised, or by the time of its last block."""
+    return _times(connection, dataset).upper
 
 
 def beyond_last(connection: sqlite3.Connection, dataset: DatasetId) -> int | None:
     """Returns the promised upper of a chain if it says more than the time of the last block; else ``None``."""
-    upper = promised(connection, dataset)
-    row = connection.execute(
-        "SELECT raw FROM datasets JOIN blocks ON dataset = number AND sequence = head_sequence WHERE id = ?", (dataset,)
-    ).fetchone()
-    if upper is None or row is None or upper <= to_millis(decode_block(row[0]).system_time):
-        return None
-    return upper
+    promised, last = _times(connection, dataset)
+    return None if promised is None or last is None or promised <= last else promised
 
 
 def forget(connection: sqlite3.Connection, dataset: DatasetId) -> None:
@@ -51,20 +58,21 @@ def forget(connection: sqlite3.Connection, dataset: DatasetId) -> None:
 
 def check(connection: sqlite3.Connection, append: Append) -> None:
     """Raises Conflict if the frontier is not the expected one, or if a block would come before it."""
-    if append.upper is not None and (actual := upper_of(connection, append.dataset)) != append.upper.expected:
+    times = _times(connection, append.dataset)
+    if append.upper is not None and times.upper != append.upper.expected:
         raise Conflict(
-            f"the frontier moved: it is {actual}, the append was planned at {append.upper.expected}",
+            f"the frontier moved: it is {times.upper}, the append was planned at {append.upper.expected}",
             rule="compare-and-append",
             hint="plan again: the blocks get a time that is not before it",
             place=append.dataset.short,
         )
-    upper = promised(connection, append.dataset)
-    if upper is None or not append.blocks:
+    if times.promised is None or not append.blocks:
         return
-    time = to_millis(decode_block(append.blocks[0].raw).system_time)
-    if time < upper:
+    first = append.blocks[0]
+    time = to_millis(first.system_time if isinstance(first, Block) else read_time(first.raw))
+    if time < times.promised:
         raise Conflict(
-            f"a block of time {time} would follow, and the times before {upper} are complete",
+            f"a block of time {time} would follow, and the times before {times.promised} are complete",
             rule="below-upper",
             hint="plan again: the block gets a later time",
             place=append.dataset.short,

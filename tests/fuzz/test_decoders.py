@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import trio
 
-from chain.codec.blocks import content_of, decode_block, encode_block, read_link
+from chain.codec.blocks import content_of, decode_block, encode_block, read_link, read_time
 from chain.codec.shape import shape_of
 from chain.codec.timestamp import unpack
 from chain.errors import Invalid
@@ -208,6 +208,7 @@ def decodes(raw: bytes, tally: Tally) -> bool:
 
 
 def check(block: Block) -> None:
+    assert read_time(block.raw) == block.system_time
     link = read_link(block.raw)
     assert (link.hash, link.prev_block_hash, link.sequence_number) == (
         block.hash,
