@@ -23,6 +23,7 @@ from chain.walk import newest_first
 from config import model
 from odfd.cli.offline.restore import what_is_wrong
 from odfd.control import wire
+from odfd.ingest import driver
 from odfd.ingest.clients.kafka import TopicPosition, decode_position, lost_ranges, missing_message, starts
 from odfd.ingest.endpoint import records_in
 from odfd.ingest.fetch.kafka import state_of
@@ -122,6 +123,28 @@ async def test_a_flow_takes_from_a_source_and_follows_its_name(world: World) -> 
             while (seen := await flow_of(alice, "often")).runs < 2:
                 await alice.parts.flows.turned.wait()
         assert (seen.outcome, "no Source" in seen.message) == ("Failed", True), seen.message
+
+
+@pytest.mark.parametrize("becomes", ["deleted", "renamed"])
+async def test_what_was_taken_counts_whatever_becomes_of_its_source_meanwhile(
+    world: World, monkeypatch: pytest.MonkeyPatch, becomes: str
+) -> None:
+    pull = driver.pull_root
+    async with world.running("alice") as alice:
+        await alice.apply(SECRET, source(world), DATASET.format(name="one"))
+        world.write("alice", "1.csv", "2024-01-01T00:00:00Z,Graz,1")
+
+        async def changed(*given: Any, **more: Any) -> Any:
+            done = await pull(*given, **more)
+            if becomes == "deleted":
+                await alice.api.declarations.delete("source", "cities")
+            else:
+                await alice.api.applying.rename("Source", "cities", "towns")
+            return done
+
+        monkeypatch.setattr(driver, "pull_root", changed)
+        (item,) = await alice.pull("one", source="cities")
+        assert (item.outcome, item.records, item.fault) == ("updated", 1, None)
 
 
 async def test_a_source_reads_its_own_values_in_its_url(world: World) -> None:

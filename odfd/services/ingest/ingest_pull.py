@@ -488,13 +488,12 @@ class IngestPullService:
     async def _poll(
         self, entry: DatasetEntry, report: Report, *, request: wire.PullRequest, trigger: TriggerTime | None
     ) -> wire.PullItem:
-        source = request.source
-        deps = await trio.to_thread.run_sync(self._dependencies_of, source, entry.id)
+        deps = await trio.to_thread.run_sync(self._dependencies_of, request.source, entry.id)
         outcome = await ingesting.pull_root(
             replace(deps, trigger=trigger), entry.id,
             fetch_uncacheable=request.fetch_uncacheable, report=partial(show_ingest, report),
         )  # fmt: skip
-        return await self._report_ingest(entry, outcome, source)
+        return await self._report_ingest(entry, outcome, deps.given)
 
     def _dependencies_of(self, source: str | None, dataset: DatasetId) -> ingesting.IngestDependencies:
         """Returns what a pull uses, from a Source if one is named. Raises NotFound, Refused."""
@@ -512,10 +511,10 @@ class IngestPullService:
         sources.bind(given)
         return given, values
 
-    def _settle(self, entry: DatasetEntry, outcome: ingesting.PullOutcome, source: str | None) -> str:
+    def _settle(self, entry: DatasetEntry, outcome: ingesting.PullOutcome, given: GivenSource | None) -> str:
         """Records how far a Source was taken; returns the remarks beside the numbers."""
-        if source is not None:
-            SourceReader(self.home).note_taken(source, entry.id)
+        if given is not None:
+            SourceReader(self.home).note_taken(given)
         return self._remark_on(entry, outcome)
 
     def dependencies(self, dataset: DatasetId) -> ingesting.IngestDependencies:
@@ -539,10 +538,10 @@ class IngestPullService:
         return Path(found.body.decode()) if found is not None and found.body else None
 
     async def _report_ingest(
-        self, entry: DatasetEntry, outcome: ingesting.PullOutcome, source: str | None
+        self, entry: DatasetEntry, outcome: ingesting.PullOutcome, given: GivenSource | None
     ) -> wire.PullItem:
-        """Returns the result of an ingest. ``source``: the Source that it was from, if one was named."""
-        told = await trio.to_thread.run_sync(self._settle, entry, outcome, source)
+        """Returns the result of an ingest. ``given``: the Source that it was from, if one was named."""
+        told = await trio.to_thread.run_sync(self._settle, entry, outcome, given)
         if not isinstance(outcome, Ingested) or outcome.blocks > outcome.repeated:
             self.context.meter.rows("ingest", outcome.counts)
         rows = rows_view(outcome.counts)

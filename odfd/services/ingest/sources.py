@@ -139,12 +139,14 @@ class SourceReader:
             given = msgspec.structs.replace(given, name=capture.label.source_name)  # its name at that time
         return replace(deps, given=given, settings=msgspec.structs.replace(deps.settings, variables=values))
 
-    def note_taken(self, ref: str, dataset: DatasetId) -> None:
-        """Records how far a dataset has taken what was pushed to a Source, which then keeps it for others only."""
-        opened = self.open(ref)
-        seen = load_state(self._home.chains.chain(dataset)).source_state
-        if opened.endpoint is not None and seen is not None and seen.kind == STATE:
-            self._home.spool.reads(opened.id, dataset, position(seen.value, opened.id))
+    def note_taken(self, given: GivenSource) -> None:
+        """Records how far a dataset has taken what was pushed to a Source, which then keeps it for others only.
+
+        The Source is not looked up again: since the ingest began it may have got another name, or been deleted.
+        """
+        seen = load_state(self._home.chains.chain(given.dataset)).source_state
+        if given.fetch is not None and seen is not None and seen.kind == STATE:
+            self._home.spool.reads(given.id, given.dataset, position(seen.value, given.id))
 
     def find_meant(self, by: str, key: str) -> str:
         """Returns the id of the Source that a resource, by its id, takes from. Raises NotFound, Refused."""
