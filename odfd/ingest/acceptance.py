@@ -16,7 +16,7 @@ import msgspec
 from chain.data.ddl import parse_ddl
 from chain.data.type_limits import check_schema
 from chain.errors import Invalid, Refused
-from chain.model.events import AddPushSource, SetPollingSource
+from chain.model.events import AddPushSource, DatasetKind, SetPollingSource
 from chain.model.fetch_options import fetch_options
 from chain.model.read_options import check_kind, quarantine_of, read_options
 from chain.model.schema import DataSchema, DataType, Duration, List, Map, Option, Struct, Timestamp
@@ -210,3 +210,10 @@ def _check_merge(event: SetPollingSource | AddPushSource) -> None:
                 rule="primary-key",
                 hint="name columns of the read schema; without a schema the files decide",
             )
+
+
+def check_root(name: str, rule: str, *, is_own: bool, kind: DatasetKind | None) -> None:
+    """Raises Refused for a dataset that is no source dataset of this node, and so takes from no source."""
+    if not is_own or kind is not DatasetKind.ROOT:
+        hint = "a derived dataset takes from its inputs, a mirror from its publisher"
+        raise Refused(f"{name} is no source dataset of this node", rule=rule, hint=hint)

@@ -791,3 +791,15 @@ async def test_a_flow_that_ingests_into_what_takes_no_pull_is_failed_before_its_
         assert "odfctl ingest pushed" in told["hint"]
         await alice.apply(EMPTY_ROOT.format(name="bare"), OFTEN.replace("pushed", "bare"))
         assert (await status(alice, "Flow", "often"))["phase"] == "Ready"
+
+
+async def test_a_flow_that_ingests_into_what_others_fill_is_failed_before_its_first_run(world: World) -> None:
+    other = OFTEN.replace("name: often", "name: other").replace("pushed", "mirrored")
+    async with world.running("alice") as alice, world.running("bob") as bob:
+        await bob.apply(ROOT)
+        await alice.mirror(bob.dataset("cities"), "mirrored")
+        await alice.apply(SOURCE, ROOT, DERIVED, OFTEN.replace("pushed", "towns"), other)
+        for name, target in (("often", "towns"), ("other", "mirrored")):
+            told = await status(alice, "Flow", name)
+            assert (told["phase"], told["code"]) == ("Failed", "flow-target"), told
+            assert f"{target} is no source dataset of this node" in told["message"]

@@ -22,6 +22,7 @@ from odfd.flows.plan import BAD, EVERY, FlowPlan, is_template
 from odfd.flows.schedule import duration_text
 from odfd.flows.scheduler import Entry
 from odfd.flows.spec import IngestTask
+from odfd.ingest.acceptance import check_root
 from odfd.resources.controller import Controller, ObservedState
 from odfd.resources.plan import PlannedResource
 from odfd.resources.resource import ACCOUNT, Resource, ResourceHandle
@@ -292,14 +293,20 @@ class FlowService:
             )
 
     def _check_pulled(self, plan: FlowPlan) -> None:
-        """Raises Refused for a flow that ingests from a Source into an own root whose records are pushed."""
-        fetching = [
-            task for task in plan.tasks if isinstance(task.said, IngestTask) and task.dataset in (None, plan.target)
-        ]
-        if not fetching or plan.target == EVERY or not self._home.keys.has_dataset_key(plan.target):
-            return
-        state, name = load_state(self._home.chains.chain(plan.target)), self._home.name_of(plan.target)
-        if state.polling_source is None and state.active_push_sources:
+        """Raises Refused for a flow that ingests from a Source into what takes from none.
+
+        That is a mirror, a derived dataset, and an own root whose records are pushed.
+        """
+        for task in plan.tasks:
+            dataset = task.dataset or plan.target
+            if isinstance(task.said, IngestTask) and dataset != EVERY:
+                self._check_takes(dataset)
+
+    def _check_takes(self, dataset: DatasetId) -> None:
+        is_own, name = self._home.keys.has_dataset_key(dataset), self._home.name_of(dataset)
+        state = load_state(self._home.chains.chain(dataset)) if is_own else None
+        check_root(name, "flow-target", is_own=is_own, kind=state and state.kind)
+        if state and state.polling_source is None and state.active_push_sources:
             raise Refused(
                 f"{name} takes no pull: it has no polling source",
                 rule="flow-target",

@@ -38,6 +38,7 @@ from odfd.datasets.feeding import check_fed, is_fed
 from odfd.datasets.shard_reading import resolve_chains
 from odfd.errors import sole_faults
 from odfd.ingest import driver as ingesting
+from odfd.ingest.acceptance import check_root
 from odfd.ingest.alteration import Alteration, Altered, altered_change_kind, plan_alteration
 from odfd.ingest.correction import CorrectionSpec, correct
 from odfd.ingest.driver import ATTEMPTS, GivenSource, Ingested, load
@@ -60,7 +61,7 @@ from odfd.services.access.input_rights import check_inputs
 from odfd.services.execution.quarantine import QuarantineDatasets
 from odfd.services.execution.transforms import way_anew
 from odfd.services.ingest.own_roots import check_owner
-from odfd.services.ingest.sources import SourceReader, check_one, check_root
+from odfd.services.ingest.sources import SourceReader, check_one
 from odfd.services.portals.service import PortalService
 from odfd.services.transfer.collection_transfer import CollectionTransfer
 from odfd.services.views.derivative_index import DerivativeIndex

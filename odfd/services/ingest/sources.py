@@ -14,7 +14,7 @@ from chain.codec.yaml_tree import parse
 from chain.errors import Environment, Invalid, NotFound, Refused
 from chain.ids import DatasetId
 from chain.instant import Instant
-from chain.model.events import DatasetKind, SetPollingSource
+from chain.model.events import SetPollingSource
 from chain.model.source import traits
 from chain.rules.snapshot import normalise_event
 from chain.state import load_state
@@ -186,13 +186,6 @@ def check_one(request: wire.PullRequest) -> None:
         raise Invalid("a Source is for one dataset", rule="pull-source", hint="odfctl pull NAME --source SOURCE")
     if request.time is not None and (len(request.refs) != 1 or request.recursive or request.repair):
         raise Invalid("a time is for one dataset", rule="pull-time", hint="odfctl pull NAME --time TIME")
-
-
-def check_root(name: str, rule: str, *, is_own: bool, kind: DatasetKind | None) -> None:
-    """Raises Refused for a dataset that is no source dataset of this node, and so takes from no source."""
-    if not is_own or kind is not DatasetKind.ROOT:
-        hint = "a derived dataset takes from its inputs, a mirror from its publisher"
-        raise Refused(f"{name} is no source dataset of this node", rule=rule, hint=hint)
 
 
 _FIELDS: Final = {"VariableSet": "variables", "SecretSet": "secrets"}
