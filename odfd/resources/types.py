@@ -24,6 +24,8 @@ from chain.wording import a
 from odfd.resources.registry import ODF, OURS, VERSION, Registration
 
 SUFFIX: Final = ".json"
+VIEW: Final = "Resource"
+"""The schema of RFC-018 by which views of all types are valid."""
 JsonSchema: TypeAlias = dict[str, Any]
 IS_OWN: Final = "x-odfd"
 NEEDED_BY_ODF: Final = "x-odf-required"
@@ -288,6 +290,8 @@ class TypeRegistry:
 
     def _near(self, schema: str, short: str) -> str:
         """Suggests a type by the last part of a URI, since its base or case may be wrong too."""
+        if short == VIEW:
+            return "RFC-018, Resource: it is the form of answers, and names no type; write the type's own $schema"
         near = difflib.get_close_matches(short[:80].lower(), self._words, n=1)
         if not near:
             return f"known are {self._names()}"
