@@ -269,6 +269,22 @@ async def test_what_follows_is_counted_on_over_a_handover_and_its_former_renditi
         assert (await alice.api.about.status()).flows.flows == 1
 
 
+async def test_runs_of_a_flow_of_many_datasets_are_counted_on_over_a_handover_and_a_restart(world: World) -> None:
+    async with world.running("alice") as alice:
+        world.write("alice", "a.csv", "2024-01-01T00:00:00Z,Graz,1")
+        await alice.apply(ROOT, checking("all", "%"))
+        await alice.api.visibility.unpublish(wire.VisibilityRequest(refs=("cities",)))
+        await alice.pull("cities")
+        await pass_time(alice, 60)
+        first = await ran(alice, "all", 1)
+        await alice.done(alice.api.renditions.create("cities", wire.RenditionRequest(origin="snapshot")))
+        await alice.done(alice.api.renditions.hand_over("cities", 1, wire.HandoverRequest()))
+    async with world.running("alice") as alice:
+        await alice.parts.flows.look((EVERY,))
+        seen = await view(alice, "all")
+        assert (seen.runs, seen.last, seen.outcome) == (1, first.last, first.outcome)
+
+
 async def test_what_fails_is_told_counted_and_tried_again(world: World) -> None:
     async with world.running("alice") as alice:
         await alice.apply(ROOT.replace("{kind: FilesGlob, path: '*.csv', order: ByName}",

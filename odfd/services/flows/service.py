@@ -305,8 +305,8 @@ class FlowService:
     def _check_takes(self, dataset: DatasetId) -> None:
         is_own, name = self._home.keys.has_dataset_key(dataset), self._home.name_of(dataset)
         state = load_state(self._home.chains.chain(dataset)) if is_own else None
-        check_root(name, "flow-target", is_own=is_own, kind=state and state.kind)
-        if state and state.polling_source is None and state.active_push_sources:
+        check_root(name, "flow-target", is_own=is_own, kind=None if state is None else state.kind)
+        if state is not None and state.polling_source is None and state.active_push_sources:
             raise Refused(
                 f"{name} takes no pull: it has no polling source",
                 rule="flow-target",
