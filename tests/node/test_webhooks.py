@@ -20,6 +20,7 @@ import trio
 from chain.errors import Invalid
 from chain.instant import SECOND
 from config.model import Webhooks
+from odfd.control import wire
 from odfd.flows.plan import Outcome
 from odfd.resources.store import ResourceStore
 from odfd.resources.tables import convert_webhooks
@@ -28,6 +29,7 @@ from odfd.store.webhook_delivery import GIVEN_UP_AFTER
 from worlds.eventually import PATIENCE, became
 from worlds.flow_world import flow_of
 from worlds.http_served import HttpServer, serving
+from worlds.manifests import ROOT
 from worlds.node_world import Node, World
 
 KEY = b"thirty-two bytes for a test only"
@@ -139,6 +141,31 @@ async def test_a_target_is_told_once_of_what_comes_moves_and_goes(world: World, 
         await alice.parts.reconciler.wait_settled()
         with alice.home.database.read() as connection:
             assert connection.execute("SELECT count(*) FROM webhook_told").fetchone() == (0,)
+
+
+async def test_a_target_is_told_of_a_handover_as_a_move_and_of_nothing_inside(world: World, receiver: Receiver) -> None:
+    async with world.running("alice", **INSIDE) as alice:
+        await alice.apply(ROOT)
+        await alice.api.visibility.unpublish(wire.VisibilityRequest(refs=("cities",)))
+        world.write("alice", "a.csv", "2024-01-01T00:00:00Z,Graz,1")
+        await alice.pull("cities")
+        await alice.apply(SECRET, target(receiver, "{events: [dataset.created, dataset.ref.updated, dataset.deleted]}"))
+        assert (await status(alice))["phase"] == "Ready"
+        before = str(alice.home.chains.chain(alice.dataset("cities")).head().hash)
+        for number in (1, 2):
+            made = wire.RenditionRequest(origin="snapshot", id=str(number))
+            await alice.done(alice.api.renditions.create("cities", made))
+        await alice.api.renditions.abandon("cities", 2)
+        await alice.done(alice.api.renditions.hand_over("cities", 1, wire.HandoverRequest()))
+        await became(lambda: len(receiver.calls) == 1)
+        (_, body) = receiver.calls[0]
+        head = alice.home.chains.chain(alice.dataset("cities")).head()
+        assert body["type"] == "dataset.ref.updated"
+        assert body["data"]["dataset"] == {"id": str(alice.dataset("cities")), "name": "cities"}
+        assert (body["data"]["oldRef"]["hash"], body["data"]["newRef"]["hash"]) == (before, str(head.hash))
+        await alice.apply(dataset("other"))
+        await became(lambda: len(receiver.calls) == 2)
+        assert receiver.events()[-1] == "created other", "and of nothing in between"
 
 
 async def test_what_fails_comes_again_under_its_id_and_joins_what_came_meanwhile(
