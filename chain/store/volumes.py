@@ -115,10 +115,14 @@ class VolumeIndex:
 
     def is_claimed(self, volume: str, place: str) -> bool:
         """Whether a volume was claimed at ``place`` before, or has objects or copies."""
+        usage = self.usage(volume)
+        return bool(usage.objects or usage.remains) or self.place_of(volume) == place
+
+    def place_of(self, volume: str) -> str | None:
+        """Returns the place at which a volume was claimed last; ``None`` if it was not."""
         with self._database.read() as connection:
             row = connection.execute("SELECT place FROM volume_claims WHERE volume = ?", (volume,)).fetchone()
-        usage = self.usage(volume)
-        return bool(usage.objects or usage.remains) or (row is not None and row[0] == place)
+        return None if row is None else row[0]
 
     def claim(self, volume: str, place: str) -> None:
         """Records that a volume is claimed at ``place``."""

@@ -35,6 +35,9 @@ class VolumePlace(Protocol):
     def claim(self, volume: str, *, is_new: bool) -> None:
         """Checks the mark; writes it if ``is_new`` and there is none."""
 
+    def check_is_there(self, volume: str) -> None:
+        """Raises Environment if the mark of a volume that began here is not seen, and may be on a disk that is away."""
+
     def release(self, volume: str) -> None:
         """Deletes the mark of this volume, if it is there, so that another one may use the place."""
 
@@ -79,6 +82,13 @@ class VolumeFolder:
             raise _to_taken(self._volume, f"{self._root} is not empty")
         with durable.writing(mark, draft=part) as file:
             file.write(volume.encode())
+
+    def check_is_there(self, volume: str) -> None:
+        with self._use():
+            if not self._is_marked():
+                fault = away(self._volume, f"{self._root} has no mark of it: check that its disk is mounted")
+                fault.hint = f"mount it; if it is gone for good: echo {volume} > {self._root / MARK}"
+                raise fault
 
     def release(self, volume: str) -> None:
         with self._use():
@@ -160,6 +170,9 @@ class BucketPlace:
                 found = self._bucket.get(MARK, 200)
             said = "" if found is None else found.content.decode(errors="replace")
             _check_mark(self._volume, said, volume, f"{MARK} in its bucket")
+
+    def check_is_there(self, volume: str) -> None:
+        """Does nothing: a bucket without the mark has none."""
 
     def release(self, volume: str) -> None:
         with self._ask(), contextlib.suppress(FileMissing):

@@ -6,6 +6,7 @@ Readers do not wait for each other's fetches: two that ask at the same time fetc
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import threading
 import time
@@ -111,16 +112,27 @@ class Volumes:
             is_claimed = index.is_claimed(resource.id, place)
             volume.place.claim(resource.id, is_new=not is_claimed)
             if not is_claimed:
+                self._leave(resource, index.place_of(resource.id))
                 index.claim(resource.id, place)
         return volume
 
+    def _leave(self, resource: Resource, former: str | None) -> None:
+        """Deletes the mark in the folder where an empty volume was before, unless that is away."""
+        if former is not None and former.startswith("/"):
+            with contextlib.suppress(Environment):
+                VolumeFolder(resource.name, Path(former)).release(resource.id)
+
     def release(self, resource: Resource) -> None:
-        """Gives up the place and the cache of a volume that is deleted."""
-        volume = self.open(resource)
+        """Gives up the place and the cache of a volume that is deleted. Raises Environment if its disk is away."""
+        volume, index = self.open(resource), self._home.objects.volumes
         # The mark stays while data lies there, so that no other node takes the place for its own.
-        if not self._home.objects.volumes.usage(resource.id).objects:
+        is_empty = not index.usage(resource.id).objects
+        if is_empty and index.is_claimed(resource.id, volume.spec.place()):
+            volume.place.check_is_there(resource.id)
+        # Before the mark goes: after a crash in between, a place without a mark is not taken for a disk that is away.
+        index.unclaim(resource.id)
+        if is_empty:
             volume.place.release(resource.id)
-        self._home.objects.volumes.unclaim(resource.id)
         with self._lock:
             self._opened.pop(resource.id, None)
             self._caches.pop(resource.id, None)

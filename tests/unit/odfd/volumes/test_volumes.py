@@ -328,11 +328,55 @@ def test_an_unmounted_disk_is_not_taken_for_a_new_one_after_a_restart(
     assert local(home) == 3
 
 
-def test_an_empty_volume_may_begin_elsewhere(home: StateDirectory, disk: dict[str, Any]) -> None:
+def test_an_empty_volume_may_begin_elsewhere_and_leaves_its_place_to_another(
+    home: StateDirectory, disk: dict[str, Any]
+) -> None:
     moved(home, declare(home, disk, datasets=()))
     other = disk | {"path": f"{disk['path']}-2"}
     assert moved(home, declare(home, other))[0].fault is None
     assert local(home) == 0
+    assert not (Path(disk["path"]) / MARK).exists()
+
+
+def test_the_mark_of_a_deleted_volume_goes_when_its_disk_is_back(home: StateDirectory, disk: dict[str, Any]) -> None:
+    volume = declare(home, disk, datasets=())
+    assert moved(home, volume)[0].fault is None
+    root = Path(disk["path"])
+    unplugged = root.rename(root.with_name("unplugged"))
+    for below in (None, root.mkdir, root.rmdir, root.touch):  # whatever is there of it
+        if below is not None:
+            below()
+        with pytest.raises(Environment, match="is away") as told:
+            Volumes(home).release(volume)
+        assert told.value.rule == "volume-away"
+    root.unlink()
+    unplugged.rename(root)
+    Volumes(home).release(volume)
+    assert not (root / MARK).exists()
+    Volumes(home).release(volume)  # after a crash, before anything noted that it is done
+
+
+def test_a_volume_that_never_began_is_deleted_without_its_disk(home: StateDirectory, disk: dict[str, Any]) -> None:
+    Volumes(home).release(declare(home, disk, datasets=()))
+
+
+def test_a_crash_while_a_volume_is_deleted_leaves_no_mark(
+    home: StateDirectory, disk: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    volume = declare(home, disk, datasets=())
+    moved(home, volume)
+    for at in ("unclaim", "release"):
+        with monkeypatch.context() as patched:
+            owner: Any = home.objects.volumes if at == "unclaim" else VolumeFolder
+            patched.setattr(owner, at, _crash)
+            with pytest.raises(Crash):
+                Volumes(home).release(volume)
+    Volumes(home).release(volume)
+    assert not (Path(disk["path"]) / MARK).exists()
+
+
+def _crash(*_: object) -> None:
+    raise Crash
 
 
 def test_a_mark_that_a_crash_cut_off_is_written_anew(home: StateDirectory, disk: dict[str, Any]) -> None:
