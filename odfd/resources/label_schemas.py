@@ -41,6 +41,14 @@ _SHORT: Final = {
 }
 
 
+_MISSPELT: Final = {name.lower(): name for name in ACCESS}
+"""Labels that decide who may read, by the last part of their name in lower case: no spelling of one is ignored."""
+
+
+def _last(key: str) -> str:
+    return key.rpartition("/")[2].lower()
+
+
 def short_name(key: str) -> str:
     """Returns the name under which a label is kept."""
     return _SHORT.get(key, key)
@@ -64,6 +72,10 @@ def wrong_values(
         name = short_name(key)
         schema = SCHEMAS.get(name)
         if schema is None:
+            meant = _MISSPELT.get(_last(key))
+            if meant is not None:
+                text = f"{key[:80]} decides nothing: the label that decides who may read is {meant}"
+                yield f"labels.{key}", text, "label-name", f"write {meant}"
             continue
         if schema.types and type_ not in schema.types:
             text = f"{name} is a label of {' and '.join(sorted(schema.types))}, and this is of the type {type_}"
@@ -72,9 +84,10 @@ def wrong_values(
             said = " or ".join(_write(value) for value in schema.values)
             yield f"labels.{key}", f"{_write(value)[:80]} is no value of {name}", "label-value", f"it is {said}"
     for key in annotations:
-        if short_name(key) in ACCESS:
-            text = f"{short_name(key)} decides who may read, as a label; as an annotation it has no effect"
-            yield f"annotations.{key}", text, "label-annotation", f"write it under labels: {short_name(key)}: true"
+        meant = _MISSPELT.get(_last(key))
+        if meant is not None:
+            text = f"{meant} decides who may read, as a label; as an annotation it has no effect"
+            yield f"annotations.{key}", text, "label-annotation", f"write it under labels: {meant}: true"
 
 
 def _write(value: Json) -> str:

@@ -879,6 +879,9 @@ WRONG = [
         "label-twice",
     ),
     (DATASET.format(name="a", more=", annotations: {AllowPublicRead: true}"), "label-annotation"),
+    (DATASET.format(name="a", more=", annotations: {allowPublicRead: true}"), "label-annotation"),
+    (DATASET.format(name="a", more=", labels: {allowPublicRead: true}"), "label-name"),
+    (DATASET.format(name="a", more=', labels: {"https://example.org/AllowPublicRead": true}'), "label-name"),
     (
         "$schema: VariableSet\nheaders: {name: a, labels: {AllowPublicRead: true}}\nspec: {variables: {}}\n",
         "label-type",
