@@ -288,3 +288,41 @@ async def test_a_source_reads_the_set_that_is_named_as_its_dataset(world: World,
         (item,) = await alice.pull("cities")
         assert item.fault is not None
         assert item.fault.rule == "source-variable"
+
+
+NAMED = "$schema: SecretSet\nheaders: {name: %s%s}\nspec: {secrets: {KEY: %s}}\n"
+
+
+@pytest.mark.parametrize("is_read", [True, False])
+async def test_a_source_goes_on_with_its_set_when_the_set_or_the_dataset_is_renamed(
+    world: World, server: str, is_read: bool
+) -> None:
+    """Nothing that is named so later is sent in its place. ``is_read``: whether it was pulled before."""
+    async with world.running("alice") as alice:
+        declarations = alice.api.declarations
+        await alice.apply(NAMED % ("cities", "", "its-own"), NAMED % ("towns", "", "of-others"), MANIFEST % server)
+        dataset = alice.dataset("cities")
+        if is_read:
+            assert (await alice.pull("cities"))[0].outcome == "updated"
+        await alice.api.applying.rename("Dataset", "cities", "towns")
+        assert (await alice.pull("towns"))[0].outcome in ("updated", "up-to-date")
+        assert SetValues(alice.home).of(dataset) == {"KEY": "its-own"}
+        own = (await declarations.get("SecretSet", "cities")).id
+        await alice.apply(NAMED % ("former", f", id: {own}", "its-own"), NAMED % ("cities", "", "new"))
+        await alice.api.applying.rename("Dataset", "towns", "cities")
+    async with world.running("alice") as alice:
+        assert SetValues(alice.home).of(dataset) == {"KEY": "its-own"}
+        await alice.api.declarations.delete("SecretSet", "former")
+        assert SetValues(alice.home).of(dataset) == {"KEY": "new"}, "as its name says, when there is no other"
+
+
+async def test_a_dataset_that_goes_to_another_account_takes_no_secret_along(world: World, server: str) -> None:
+    account = "$schema: Account\nheaders: {name: bob}\nspec: {email: b@example.org}\n"
+    async with world.running("alice") as alice:
+        await alice.apply(account, NAMED % ("cities", "", "of-the-owner"), MANIFEST % server)
+        dataset = alice.dataset("cities")
+        assert (await alice.pull("cities"))[0].outcome == "updated"
+        id_ = (await alice.api.declarations.get("Dataset", "cities")).id
+        given = f"$schema: Dataset\nheaders: {{name: cities, id: {id_}, account: bob}}\nspec: {{did: '{dataset}'}}\n"
+        await alice.apply(given)
+        assert SetValues(alice.home).of(dataset) == {}

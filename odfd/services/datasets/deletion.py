@@ -30,6 +30,7 @@ from odfd.resources import records
 from odfd.runtime.subjects import about
 from odfd.services.execution import quarantine
 from odfd.services.ingest.sources import TAKEN
+from odfd.services.resources.set_controllers import SETS
 from odfd.services.views.dataset_states import DatasetStates
 from odfd.store import collections, mirror_specs, row_counts, spool, unmanaged, visibility
 from odfd.store import flow_runs as flows
@@ -114,7 +115,7 @@ class DatasetDeletion:
         head = self._home.chains.chain(entry.id).head()
         blocks, stranded, unneeded = 0 if head is None else head.size, list[tuple[str, bool]](), list[Multihash]()
         if not entry.is_inner:
-            for kind in (quarantine.KIND, TAKEN):
+            for kind in (quarantine.KIND, TAKEN, SETS):
                 records.remove(connection, kind, str(collections.of(connection, entry.id).id))
         for each in [catalog.resolve(str(chain)) for chain in chains][::-1]:  # the first is needed to name the others
             stranded += flows.forget(connection, each.id)

@@ -8,6 +8,7 @@ when data comes. Nothing is written.
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from functools import partial
@@ -89,7 +90,7 @@ class DatasetPlanning:
         self._home = home
         self._engines, self._engine = engines, engines.engine("spark")
         self._ingestion = ingestion
-        self._names_of_values = SetValues(home).names
+        self._values = SetValues(home)
         self._events, self._adopt, self._rename = events, adopt, rename
 
     def order(self, planned: Sequence[PlannedResource], batch: ApplyBatch) -> Sequence[PlannedResource]:
@@ -103,14 +104,22 @@ class DatasetPlanning:
 
     async def prepare(self, planned: PlannedResource, batch: ApplyBatch) -> Intent | None:
         """Prepares a declared dataset. Raises whatever refuses it."""
-        desired = desired_of(planned, batch)
-        if desired is None:
-            return None
+        desired, before = desired_of(planned, batch), planned.before
         try:
-            return await self._intent(desired, DatasetBatch(self._home, batch))
+            intent = None if desired is None else await self._intent(desired, DatasetBatch(self._home, batch))
         except Fault as fault:
+            assert desired is not None
             fault.place = desired.place_of(fault)
             raise
+        if before is None or before.did is None or not planned.gives_up_name:
+            return intent
+        note, given = await trio.to_thread.run_sync(self._values.noting, before), intent or Intent()
+
+        def record(connection: sqlite3.Connection) -> None:
+            note(connection)
+            given.record(connection)
+
+        return given._replace(record=record)
 
     async def follow_names(self, changed: Sequence[PlannedResource]) -> None:
         """Lets what runs for datasets with other names go on under these, and tells of it."""
@@ -223,7 +232,7 @@ class DatasetPlanning:
     def _check_source(self, event: SetPollingSource | AddPushSource, desired: DesiredSnapshot) -> None:
         """Checks a source now as its first data would be. Raises Invalid, Refused. Blocking."""
         given, base = self._ingestion(), Path(desired.draft.base) if desired.draft.base else None
-        named = {*given.allowed, *desired.variables, *self._names_of_values(desired.name, desired.account)}
+        named = {*given.allowed, *desired.variables, *self._values.names(desired.name, desired.account, desired.held)}
         settings = msgspec.structs.replace(given, base=base, allowed=named)
         refused = check_source(event, settings)
         if refused is not None:

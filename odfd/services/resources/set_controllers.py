@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+import sqlite3
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+import msgspec
 
 from chain.ids import DatasetId
+from chain.instant import Instant
+from odfd.resources import records
 from odfd.resources.controller import Controller, ObservedState
 from odfd.resources.registry import SECRET_SET, VARIABLE_SET
 from odfd.resources.resource import Resource
 from odfd.resources.sets import SecretSealer, binding, names_in
 from odfd.resources.store import ResourceStore
 from odfd.services.resources.planning import PartsKeeper
+from odfd.store import collections
 from odfd.store.catalog import Catalog
 from odfd.store.directory import StateDirectory
+
+SETS: Final = "sets"
+"""Kind of the records that say which sets the source of a collection has read, by the collection's id."""
+_TYPES: Final = (SECRET_SET.name, VARIABLE_SET.name)
 
 
 class SetController(Controller):
@@ -48,33 +58,81 @@ class SecretController(SetController):
 
 
 class SetValues:
-    """Reads the values that sources of a dataset may use: those in sets of its name and its account. Blocking."""
+    """Reads the values that sources of a dataset may use: those in sets of its name and its account. Blocking.
+
+    The sets that a dataset has read stay its own when they, or it, get another name: another set that has the name
+    then gives only values that they have not.
+    """
 
     def __init__(self, home: StateDirectory) -> None:
         self._home = home
 
     def of(self, dataset: DatasetId) -> Mapping[str, str]:
-        """Returns the values for a dataset, secrets before variables. Raises Environment if a key is not here."""
+        """Returns the values for a dataset, and notes its sets. Raises Environment if a key is not here."""
         with self._home.database.read() as connection:
             row = Catalog(connection).resource_of(dataset)
-        return {} if row is None else self.values_of(row.name, row.account)
+            if row is None:
+                return {}
+            sets, noted = self._sets(connection, row.name, row.account, dataset), self._noted(connection, dataset)
+        if noted != (ids := _ids(sets)):
+            with self._home.database.write() as connection:
+                _note(connection, dataset, ids)
+        return self._read(sets)
 
     def values_of(self, name: str, account: str | None) -> Mapping[str, str]:
         """Returns the values in the sets of a name and an account. Raises Environment."""
-        variables, secrets = self._sets(name, account)
-        values = {} if variables is None else dict(variables.spec["variables"])
-        held: Mapping[str, Any] = {} if secrets is None else secrets.spec["secrets"]
-        for key, sealed in held.items():
-            assert secrets is not None
-            values[key] = self._home.secrets.open(sealed["value"], (binding(secrets.id, key),)).reveal()
+        with self._home.database.read() as connection:
+            sets = self._sets(connection, name, account, None)
+        return self._read(sets)
+
+    def _read(self, sets: Sequence[Resource]) -> Mapping[str, str]:
+        values: dict[str, str] = {}
+        for each in reversed(sets):
+            values |= each.spec["variables"] if each.type == VARIABLE_SET.name else self._opened(each)
         return values
 
-    def names(self, name: str, account: str | None) -> frozenset[str]:
-        """Lists the names of the values that ``named`` returns."""
-        found = self._sets(name, account)
-        return frozenset(key for each in found if each is not None for key in names_in(each.type, each.spec))
-
-    def _sets(self, name: str, account: str | None) -> tuple[Resource | None, Resource | None]:
+    def names(self, name: str, account: str | None, dataset: DatasetId | None = None) -> frozenset[str]:
+        """Lists the names of the values that ``of`` returns for a dataset of this name and account."""
         with self._home.database.read() as connection:
-            store = ResourceStore(connection)
-            return store.find_named(VARIABLE_SET.name, name, account), store.find_named(SECRET_SET.name, name, account)
+            found = self._sets(connection, name, account, dataset)
+        return frozenset(key for each in found for key in names_in(each.type, each.spec))
+
+    def noting(self, before: Resource) -> Callable[[sqlite3.Connection], None]:
+        """Returns what notes the sets of a dataset that gets another name, as they are now."""
+        assert before.did is not None
+        dataset = DatasetId.parse(before.did)
+        with self._home.database.read() as connection:
+            ids = _ids(self._sets(connection, before.name, before.account, dataset))
+        return lambda connection: _note(connection, dataset, ids) if ids else None
+
+    def _opened(self, secrets: Resource) -> Mapping[str, str]:
+        held: Mapping[str, Any] = secrets.spec["secrets"]
+        return {
+            key: self._home.secrets.open(sealed["value"], (binding(secrets.id, key),)).reveal()
+            for key, sealed in held.items()
+        }
+
+    def _sets(
+        self, connection: sqlite3.Connection, name: str, account: str | None, dataset: DatasetId | None
+    ) -> Sequence[Resource]:
+        """Lists the sets of a dataset, those whose values count first: noted ones, and secrets before variables."""
+        store = ResourceStore(connection)
+        noted = {} if dataset is None else self._noted(connection, dataset)
+        held = [store.get(noted[type_]) for type_ in _TYPES if type_ in noted]
+        own = [each for each in held if each is not None and each.account == account]  # none comes along from another's
+        named = [store.find_named(type_, name, account) for type_ in _TYPES]
+        return [*own, *(each for each in named if each is not None and each not in own)]
+
+    def _noted(self, connection: sqlite3.Connection, dataset: DatasetId) -> Mapping[str, str]:
+        found = records.get(connection, SETS, str(collections.of(connection, dataset).id))
+        return {} if found is None else msgspec.json.decode(found.body, type=dict[str, str])
+
+
+def _ids(sets: Sequence[Resource]) -> Mapping[str, str]:
+    """Returns the id of the first set of each type."""
+    return {each.type: each.id for each in reversed(sets)}
+
+
+def _note(connection: sqlite3.Connection, dataset: DatasetId, ids: Mapping[str, str]) -> None:
+    body = msgspec.json.encode(ids, order="deterministic")
+    records.put(connection, SETS, str(collections.of(connection, dataset).id), body, Instant(0))
