@@ -290,6 +290,7 @@ def find(word: str) -> Kind[Any]:
     raise Usage(f"there is no kind {word[:100]!r}", hint=f"{guess}  kinds are {', '.join(names)}")
 
 
+OR_PATTERN: Final = "or a pattern: %% for any text, _ for a character"
 BY_LABELS: Final = argument(
     "-l", "--labels", metavar="SELECTOR", help="select by labels: 'env=prod,team in (a,b),!old'"
 )
@@ -315,11 +316,31 @@ def meant_by(session: Session, kind: Kind[Any], names: Sequence[str]) -> list[st
     for each in names:
         if is_pattern(kind, each):
             check_declared(kind, "are not selected by patterns")
-            meant = [kind.key(row) for row in list_selected(session, kind, name=each).value]
+            meant = names_of(kind, list_selected(session, kind, name=each).value)
             found += [name for name in meant if name not in found]
         else:
             found.append(each)
     return found if found or not names else None
+
+
+def names_of(kind: Kind[Any], rows: Sequence[Any]) -> list[str]:
+    """Returns the names of resources, each of which means one: the id of one whose name several accounts have."""
+    names = [kind.key(row) for row in rows]
+    return [row.id if names.count(name) > 1 else name for row, name in zip(rows, names, strict=True)]
+
+
+def datasets_meant(session: Session, refs: Sequence[str]) -> tuple[str, ...]:
+    """Returns names of datasets with each pattern replaced by what it selects. Raises NotFound if that is nothing."""
+    found: dict[str, None] = {}
+    for each in refs:
+        # One in a repository is not listed here.
+        meant = [each] if "/" in each else meant_by(session, DATASET, [each])
+        if meant is None:
+            raise NotFound(
+                f"no dataset has a name like {each!r}", rule="resource", hint="odfctl get datasets lists them"
+            )
+        found |= dict.fromkeys(meant)
+    return tuple(found)
 
 
 def list_labelled(session: Session, kind: Kind[V], labels: str) -> Answer[list[V]]:

@@ -16,7 +16,7 @@ from odfd.cli import kinds, resource_tables
 from odfd.cli.command import Commands, argument
 from odfd.cli.commands.apply import show_applied
 from odfd.cli.commands.resources import manifest_text, one
-from odfd.cli.kinds import BY_LABELS, list_labelled, meant_by, several
+from odfd.cli.kinds import BY_LABELS, list_labelled, meant_by, names_of, several
 from odfd.cli.progress import apply_manifests
 from odfd.cli.session import Session
 from odfd.control import calls, wire
@@ -140,7 +140,7 @@ def _set(session: Session, args: argparse.Namespace, which: str) -> None:
     if args.labels is None:
         names = meant_by(session, kind, [args.name]) or []
     else:
-        names = [kind.key(each) for each in list_labelled(session, kind, args.labels).value]
+        names = names_of(kind, list_labelled(session, kind, args.labels).value)
     assert kind.registration is not None
     done = [session.client.do(calls.resources_label(kind.registration, name, request)) for name in names]
     if not done:

@@ -112,7 +112,9 @@ def _send(session: Session, name: str) -> wire.Upload:
 
 @commands.add(
     "pull",
-    argument("refs", nargs="*", metavar="REF", help="a dataset of this node, or REPOSITORY/DATASET"),
+    argument(
+        "refs", nargs="*", metavar="REF", help="a dataset of this node, a pattern (nyc.%%), or REPOSITORY/DATASET"
+    ),
     argument(
         "--source", metavar="SOURCE", help="pull from this Source (odfctl get sources) instead of the dataset's own"
     ),
@@ -138,6 +140,10 @@ def _send(session: Session, name: str) -> wire.Upload:
 def _pull(session: Session, args: argparse.Namespace) -> int:
     if bool(args.refs) == args.all:
         raise Usage("say what to pull: names of datasets, or --all", hint="odfctl get datasets lists them")
+    if any("%" in ref or "_" in ref for ref in args.refs):
+        from odfd.cli.kinds import datasets_meant  # other pulls need no kinds
+
+        args.refs = list(datasets_meant(session, args.refs))
     return outcome(session, result_of(session, calls.flow_pull(cast("wire.PullRequest", pull_request(args)))))
 
 

@@ -8,6 +8,7 @@ from chain.errors import Refused
 from odfd.cli import formatting
 from odfd.cli.command import REF, Commands, argument
 from odfd.cli.commands.authority import offline_key
+from odfd.cli.kinds import OR_PATTERN, datasets_meant
 from odfd.cli.progress import submit
 from odfd.cli.session import Session
 from odfd.cli.table import WHOLE, TableColumn, render
@@ -17,7 +18,7 @@ from odfd.errors import Usage
 commands = Commands()
 _ON_CARD = ("sample", "title", "place", "area", "frequency")
 _DATASETS = (
-    argument("refs", nargs="*", metavar="NAME"),
+    argument("refs", nargs="*", metavar="NAME", help=OR_PATTERN),
     argument("--all", action="store_true", help="all datasets of this node"),
 )
 
@@ -69,7 +70,7 @@ def _change(session: Session, args: argparse.Namespace) -> None:
     if bool(args.refs) == args.all:
         raise Usage(f"{word} names datasets, or --all", hint=f"odfctl {word} NAME")
     request = wire.VisibilityRequest(
-        refs=tuple(args.refs),
+        refs=datasets_meant(session, args.refs),
         all=args.all,
         to=tuple(getattr(args, "to", ())),
         **{name: getattr(args, name, None) for name in _ON_CARD},

@@ -8,6 +8,7 @@ from pathlib import Path
 from odfd.cli import formatting, kinds
 from odfd.cli.command import Commands, argument
 from odfd.cli.commands.apply import apply_texts, manifest_text
+from odfd.cli.kinds import OR_PATTERN, datasets_meant
 from odfd.cli.progress import submit
 from odfd.cli.session import Session
 from odfd.cli.table import WHOLE, TableColumn, render
@@ -72,7 +73,7 @@ def _remove(session: Session, args: argparse.Namespace) -> None:
 
 @commands.add(
     "push",
-    argument("refs", nargs="*", metavar="NAME"),
+    argument("refs", nargs="*", metavar="NAME", help=OR_PATTERN),
     argument("--all", action="store_true", help="all published datasets"),
     argument(
         "--to", metavar="REPO[/NAME]", help="the repository, or REPO/NAME; not needed if there is only one repository"
@@ -90,7 +91,7 @@ def _remove(session: Session, args: argparse.Namespace) -> None:
 def _push(session: Session, args: argparse.Namespace) -> int:
     if bool(args.refs) == args.all:
         raise Usage("say what to push: names of datasets, or --all", hint="odfctl push NAME --to REPOSITORY")
-    request = wire.PushRequest(refs=tuple(args.refs), all=args.all, to=args.to, private=args.private)
+    request = wire.PushRequest(refs=datasets_meant(session, args.refs), all=args.all, to=args.to, private=args.private)
     done = submit(session, calls.pushing_push(request), wire.PushResult)
     session.answer(done, lambda done: render(_COLUMNS, done.items))
     code = ExitCode.OK

@@ -12,7 +12,17 @@ from odfd import output
 from odfd.cli import kinds, resource_tables
 from odfd.cli.command import REF, YES, Commands, argument, confirm
 from odfd.cli.commands.rendition import RENDITION, read_of, renditions_of
-from odfd.cli.kinds import BY_LABELS, check_declared, is_pattern, list_labelled, list_selected, meant_by, several
+from odfd.cli.kinds import (
+    BY_LABELS,
+    OR_PATTERN,
+    check_declared,
+    is_pattern,
+    list_labelled,
+    list_selected,
+    meant_by,
+    names_of,
+    several,
+)
 from odfd.cli.session import LEGACY, MANIFESTS, SHAPES, Session, to_yaml
 from odfd.cli.watch_retry import WatchPosition, resume
 from odfd.control import calls, wire
@@ -81,7 +91,7 @@ def _names(each: wire.ResourceManifest) -> tuple[str, str]:
 @commands.add(
     "get",
     argument("kind", metavar="KIND"),
-    argument("names", nargs="*", default=[], metavar="NAME", help="or a pattern: %% for any text, _ for a character"),
+    argument("names", nargs="*", default=[], metavar="NAME", help=OR_PATTERN),
     BY_LABELS,
     argument("-w", "--watch", action="store_true", help="afterwards print each change as it happens, until ^C"),
     argument(
@@ -199,8 +209,9 @@ def _watch(session: Session, kind: kinds.Kind[Any], args: argparse.Namespace) ->
 
 
 def _resource_manifests(session: Session, kind: kinds.Kind[Any], name: str | None) -> str:
-    """Returns manifests that can be applied, here or on another node."""
-    rows = kinds.list_resources(session.client, kind).value if name is None else [one(session, kind, name).value]
+    """Returns manifests that can be applied, here or on another node: of all, those of what was declared."""
+    every = kinds.list_resources(session.client, kind).value if name is None else []
+    rows = [each for each in every if each.headers["generation"]] if name is None else [one(session, kind, name).value]
     texts = []
     for row in rows:
         if row.spec is None:
@@ -317,7 +328,7 @@ def _adopt(session: Session, args: argparse.Namespace) -> None:
 @commands.add(
     "delete",
     argument("kind", metavar="KIND"),
-    argument("names", nargs="*", default=[], metavar="NAME", help="or a pattern: %% for any text, _ for a character"),
+    argument("names", nargs="*", default=[], metavar="NAME", help=OR_PATTERN),
     BY_LABELS,
     argument("--purge", action="store_true", help="delete the data of datasets too, for good"),
     YES,
@@ -379,7 +390,7 @@ def _to_delete(session: Session, kind: kinds.Kind[Any], args: argparse.Namespace
             raise Usage(
                 "resources are deleted one kind at a time", hint=f"odfctl delete variableset -l '{args.labels}'"
             )
-        found = [kind.key(each) for each in list_labelled(session, kind, args.labels).value]
+        found = names_of(kind, list_labelled(session, kind, args.labels).value)
         if not found:
             session.remark(f"no {kind.plural} have such labels; nothing was deleted")
         return found

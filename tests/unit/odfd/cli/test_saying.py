@@ -15,12 +15,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chain import instant
+from chain.errors import NotFound
 from chain.instant import SECOND, Instant
 from chain.terminal_text import is_visible
 from odfd.cli import formatting, kinds
 from odfd.cli.command import seconds
 from odfd.cli.commands.publishing import _outcome_text
-from odfd.cli.commands.resources import resolve_names
+from odfd.cli.commands.resources import manifest_text, resolve_names
 from odfd.cli.commands.verify import doubt_of, report_text
 from odfd.cli.commands.wait import parse_condition
 from odfd.cli.offline import recheck
@@ -450,6 +451,40 @@ def test_a_kind_is_left_out_before_a_name_that_one_thing_has() -> None:
     for word, names in (("nothing", []), ("sales", ["more"])):
         with pytest.raises(Usage, match="there is no kind"):
             resolve_names(session, word, names)
+
+
+def test_a_pattern_means_all_of_a_name_whatever_accounts_have_them() -> None:
+    def dataset(name: str, id_: str) -> wire.ResourceManifest:
+        return wire.ResourceManifest(schema="https://odf.example/Dataset", headers={"name": name, "id": id_})
+
+    rows = [dataset("rain", "1"), dataset("sales", "2"), dataset("sales", "3")]
+
+    class Client:
+        def do(self, call: Any) -> Answer[Any]:
+            found = rows if dict(call.query)["name"] == "%a%" else []
+            return Answer(wire.ResourceList(items=found, resource_version="1"), {"items": []})  # type: ignore[arg-type]  # what was sent
+
+    session: Any = argparse.Namespace(client=Client())
+    assert kinds.meant_by(session, kinds.DATASET, ["%a%"]) == ["rain", "2", "3"]
+    assert kinds.datasets_meant(session, ["rain", "%a%", "archive/a_b"]) == ("rain", "2", "3", "archive/a_b")
+    with pytest.raises(NotFound, match="no dataset has a name like 'x%'"):
+        kinds.datasets_meant(session, ["rain", "x%"])
+
+
+def test_manifests_of_all_are_those_of_what_was_declared() -> None:
+    def task(name: str, generation: int) -> wire.ResourceManifest:
+        headers = {"name": name, "createdAt": "", "generation": generation}
+        return wire.ResourceManifest(schema="Task", headers=headers, spec={"kind": "Verify"})
+
+    class Client:
+        def do(self, call: Any) -> Answer[Any]:
+            found = wire.ResourceList(items=[task("declared", 1), task("of-a-command", 0)], resource_version="1")
+            return Answer(found, {"items": [{}, {}]})  # type: ignore[arg-type]  # what was sent
+
+    session: Any = argparse.Namespace(client=Client(), output="manifest")
+    shown = manifest_text(session, kinds.TASK, None)
+    assert "declared" in shown
+    assert "of-a-command" not in shown
 
 
 def test_what_is_published_and_unsigned_is_not_called_done() -> None:
