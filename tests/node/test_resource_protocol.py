@@ -803,3 +803,26 @@ async def test_a_flow_that_ingests_into_what_others_fill_is_failed_before_its_fi
             told = await status(alice, "Flow", name)
             assert (told["phase"], told["code"]) == ("Failed", "flow-target"), told
             assert f"{target} is no source dataset of this node" in told["message"]
+
+
+TASK = """$schema: Flow
+headers: {{name: {name}}}
+spec: {{target: {target}, triggers: [{{kind: Manual}}], tasks: [{task}]}}
+"""
+INGEST, TRANSFORM = "{kind: Ingest, source: files}", "{kind: Transform}"
+
+
+async def test_a_flow_is_ready_only_if_its_dataset_takes_its_tasks(world: World) -> None:
+    did = f"did:odf:fed01{'ab' * 32}"
+    mirror = f"$schema: Mirror\nheaders: {{name: theirs}}\nspec: {{source: '{did}'}}\n"
+    async with world.running("alice") as alice:
+        await alice.apply(SOURCE, ROOT, DERIVED, mirror)
+        cases = {
+            ("cities", INGEST): "Ready", ("towns", TRANSFORM): "Ready", ("towns", INGEST): "Failed",
+            ("cities", TRANSFORM): "Failed", ("theirs", INGEST): "Failed", ("theirs", TRANSFORM): "Failed",
+        }  # fmt: skip
+        texts = [TASK.format(name=f"f{at}", target=target, task=task) for at, (target, task) in enumerate(cases)]
+        await alice.apply(*texts)
+        told = [await status(alice, "Flow", f"f{at}") for at in range(len(cases))]
+        assert [each["phase"] for each in told] == list(cases.values())
+        assert {each["code"] for each in told if each["phase"] == "Failed"} == {"flow-target"}

@@ -21,7 +21,7 @@ from odfd.control.operations import FLOW_PATH, Permission, operation
 from odfd.flows.plan import BAD, EVERY, FlowPlan, is_template
 from odfd.flows.schedule import duration_text
 from odfd.flows.scheduler import Entry
-from odfd.flows.spec import IngestTask
+from odfd.flows.spec import IngestTask, TransformTask
 from odfd.ingest.acceptance import check_root
 from odfd.resources.controller import Controller, ObservedState
 from odfd.resources.plan import PlannedResource
@@ -277,7 +277,7 @@ class FlowService:
         with self._home.database.read() as connection:
             plan = store.plan_of(connection, resource, self._home.uses)
         self._check_derived(plan)
-        self._check_pulled(plan)
+        self._check_targets(plan)
         return plan
 
     def _check_derived(self, plan: FlowPlan) -> None:
@@ -292,17 +292,23 @@ class FlowService:
                 hint="RFC-019, FlowTrigger: InputsUpdated is of a derived dataset; write kind: Event with a target",
             )
 
-    def _check_pulled(self, plan: FlowPlan) -> None:
-        """Raises Refused for a flow that ingests from a Source into what takes from none.
-
-        That is a mirror, a derived dataset, and an own root whose records are pushed.
-        """
+    def _check_targets(self, plan: FlowPlan) -> None:
+        """Raises Refused for a flow with a task that its dataset never takes."""
         for task in plan.tasks:
             dataset = task.dataset or plan.target
-            if isinstance(task.said, IngestTask) and dataset != EVERY:
+            if dataset == EVERY:
+                continue
+            if isinstance(task.said, IngestTask):
                 self._check_takes(dataset)
+            elif isinstance(task.said, TransformTask) and transform_of(self._home.chains.chain(dataset)) is None:
+                raise Refused(
+                    f"{self._home.name_of(dataset)} is no derived dataset, and has no transform",
+                    rule="flow-target",
+                    hint="RFC-019, Transform: kind: Ingest with a Source brings data into a source dataset",
+                )
 
     def _check_takes(self, dataset: DatasetId) -> None:
+        """Raises Refused for a dataset that takes nothing from a Source: no own root, or one that is pushed to."""
         is_own, name = self._home.keys.has_dataset_key(dataset), self._home.name_of(dataset)
         state = load_state(self._home.chains.chain(dataset)) if is_own else None
         check_root(name, "flow-target", is_own=is_own, kind=None if state is None else state.kind)
