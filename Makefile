@@ -135,7 +135,7 @@ api: install  ## what is made of operations and wire: where each value is, opena
 	$(PY) -m odfd.api.openapi $(if $(BREAK),--break)
 	$(PY) -m odfd.api.calls
 
-reference: install  ## docs/reference: commands, settings, rules, metrics, functions, types, attacks, code map; each from its one declaration
+reference: install  ## docs/reference and docs/schemas: commands, settings, rules, metrics, functions, types, attacks, code map; each from its one declaration
 	@$(PY) -m package.reference
 
 lock:  ## resolve requirements/*.txt anew (needs uv)

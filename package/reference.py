@@ -1,11 +1,16 @@
-"""Writes ``docs/reference``: each page is made of the one declaration of what it lists (``make reference``)."""
+"""Writes ``docs/reference`` and ``docs/schemas`` (``make reference``).
+
+Each file is made of the one declaration of what it lists.
+"""
 
 from __future__ import annotations
 
 import argparse
+import json
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from itertools import groupby
 from pathlib import Path
 from typing import Any, Final
@@ -57,7 +62,7 @@ USES: Final = {"T": Use.TRANSFORM, "P": Use.PREPROCESS, "Q": Use.QUERY}
 
 
 def pages() -> dict[str, Callable[[], str]]:
-    """The pages by the names of their files."""
+    """The pages, and the JSON Schemas of resources, by the names of their files."""
     return {
         "commands.md": commands,
         "settings.md": settings,
@@ -70,13 +75,19 @@ def pages() -> dict[str, Callable[[], str]]:
         "http-operations.md": http_operations,
         "resource-types.md": resource_types,
         "../performance.md": lambda: performance.page(MADE),
+        **{f"../schemas/{kind.path}.json": partial(_schema, kind) for kind in TYPES if kind.spec is not None},
     }
 
 
 def write() -> None:
     REFERENCE.mkdir(exist_ok=True)
     for name, page in pages().items():
+        (REFERENCE / name).parent.mkdir(parents=True, exist_ok=True)
         (REFERENCE / name).write_text(page(), encoding="utf-8")
+
+
+def _schema(kind: ResourceType) -> str:
+    return json.dumps(schema_of(kind), indent=1, ensure_ascii=False) + "\n"
 
 
 # Commands.

@@ -31,6 +31,7 @@ from odfd.services.resources.types import TYPES
 from odfd.transfer.former_chain import FORMER, find_former, is_converted
 from odfd.transfer.odf018 import Compared, FormerChain, compare, convert, former_digest
 from odfd.verify.verify import VerificationRequest, verify_chain
+from package.reference import REFERENCE, pages
 from worlds.former import ROOT, ZERO, FormerDataset, digest, readings, sealed, small
 
 WIRE = {f"{wire.__name__}.{path.stem}" for path in wire_names.modules()}
@@ -127,24 +128,15 @@ def _encodable(value: object) -> bool:
     return True
 
 
-# The JSON Schemas of resources are those that the classes make. After changing a type, write them again:
-# python tests/contract/odfd/test_wire.py
+# The JSON Schemas of resources are those that the classes make; ``make reference`` writes them.
 
 
 DOCS = Path(__file__).parents[3] / "docs"
 EXAMPLE = re.compile(r"```yaml\n((?:fetch|read):\n.*?)```", re.DOTALL)
 
 
-def schema_files() -> dict[Path, str]:
-    return {
-        DOCS / "schemas" / f"{kind.path}.json": json.dumps(schema_of(kind), indent=1, ensure_ascii=False) + "\n"
-        for kind in TYPES
-        if kind.spec is not None
-    }
-
-
 def test_the_schemas_that_are_checked_in_are_those_that_are_served() -> None:
-    wanted = schema_files()
+    wanted = {(REFERENCE / name).resolve(): made() for name, made in pages().items() if name.endswith(".json")}
     assert {path: path.read_text() for path in (DOCS / "schemas").rglob("*.json")} == wanted
 
 
@@ -162,12 +154,6 @@ def test_the_schema_knows_every_example_of_a_source() -> None:
         part = part_of(made, "spec.metadata." + name)
         assert part is not None
         assert step["kind"] in type_text(made, part).split(" | ")
-
-
-def write() -> None:
-    for path, text in schema_files().items():
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
 
 
 # Chains of ODF 0.18: read and verified by the hashes of the time, and converted so that both say the same.
@@ -446,7 +432,3 @@ def test_a_byte_that_changed_is_found_out(place: int, byte: int) -> None:
     except Invalid:
         return
     assert again.watermark == read_block(text, "x").watermark, "only what says the same has the same hash"
-
-
-if __name__ == "__main__":
-    write()
