@@ -34,7 +34,7 @@ _PACK: Final = 1024
 _WORTH_A_PACK: Final = 8
 _ROWS: Final = -1
 _MILLI: Final = 1_000_000
-_KEYED: Final = (3, 4, 5)
+KEYED: Final = (3, 4, 5)
 """Merge strategies with a key whose rows are retracted: Snapshot, ChangelogStream, UpsertStream."""
 
 
@@ -87,7 +87,7 @@ class Cut:
             return None
         merges: dict[str, Merge] = {block.merge.source: block.merge for block in blocks if block.merge is not None}
         keys = {merge.key for merge in merges.values()}
-        if len(keys) != 1 or any(merge.strategy not in _KEYED for merge in merges.values()):
+        if len(keys) != 1 or any(merge.strategy not in KEYED for merge in merges.values()):
             return None
         return keys.pop()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import duckdb
 import pyarrow as pa
@@ -45,9 +45,11 @@ from chain.model.source import (
     MergeChangelogStream,
     MergeLedger,
     MergeSnapshot,
+    MergeStrategy,
     MergeUpsertStream,
     ReadCsv,
     primary_key,
+    traits,
 )
 from chain.multihash import Multihash
 from engines.query.views import SliceView, folded_sql
@@ -58,6 +60,7 @@ from odfd_client.errors import HoldLost, Invalid, OdfdError, Refused, Unreachabl
 from odfd_client.folding import difference, standing
 from odfd_client.holds import Hold
 from odfd_client.places import FolderPlace
+from odfd_client.stored_chains import KEYED
 from odfd_client.stored_collections import SignedShard, beside, shards_in
 from worlds.collection_bytes import KEYS, written
 from worlds.depth import share
@@ -187,14 +190,16 @@ def test_damaged_bytes_are_invalid_or_read_alike(content: MetadataBlock, other: 
 
 
 def test_strategies_have_the_numbers_of_the_format() -> None:
-    merges = (MergeAppend(), MergeLedger, MergeSnapshot, MergeChangelogStream, MergeUpsertStream)
-    for number, kind in enumerate(merges, 1):
-        merge = kind if isinstance(kind, MergeAppend) else kind(primary_key=("k",))
+    keyed = []
+    for number, kind in enumerate(get_args(MergeStrategy), 1):
+        merge = kind() if kind is MergeAppend else kind(primary_key=("k",))
+        keyed += [number] if primary_key(merge) and not traits(merge).only_adds else []
         event = AddPushSource(source_name="a", read=ReadCsv(), merge=merge)
         block = MetadataBlock(system_time=Instant(0), sequence_number=0, event=event)
         found = decode_block(encode_block(block).raw).merge
         assert found is not None
         assert found.strategy == number
+    assert tuple(keyed) == KEYED
 
 
 @pytest.mark.parametrize("raw", [b"", b"\0" * 8, b"\xff" * 64, bytes(MAX_BLOCK + 1)])
