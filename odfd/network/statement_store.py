@@ -36,8 +36,8 @@ from chain.statements.statement import (
     POLICY,
     AnyPredicate,
     Authority,
-    Observation,
     PolicyStatement,
+    Word,
 )
 from chain.store.base import ChainStore, leaves_of
 from chain.store.database import Database
@@ -443,7 +443,11 @@ class LedgerStatementStore:
     def _process_unheld(self, predicate: AnyPredicate, signed: Signed, sender: PeerId) -> Processed | None:
         """Judges a statement on an unneeded dataset and keeps it in memory, without notifications except to peers."""
         now, dataset = self._clock(), predicate.dataset
-        if isinstance(predicate, Observation) and not self._room.is_known((predicate.observer,)):
+        if (
+            isinstance(predicate, Word)
+            and KINDS[predicate.KIND].by_unlisted
+            and not self._room.is_known((predicate.author,))
+        ):
             return None
         # Ids of datasets can be invented (test_a_peer_brings_so_many_new_datasets_an_hour).
         if not self.unheld.speaks_of(dataset) and not self._room.brings_new(sender, now):

@@ -81,7 +81,10 @@ class StatementKind(NamedTuple):
     pace: Rate | None = None
     """How often one signer may say something of one dataset; ``None``: as often as it has something new."""
     by_unlisted: bool = False
-    """Whether keys that nobody listed may sign it: their statements of all such kinds share one limit."""
+    """Whether keys that nobody listed may sign it: their statements of all such kinds share one limit.
+
+    About datasets that are not held, a ``Word`` of such a kind is taken from listed keys only.
+    """
     has_room: Callable[[sqlite3.Connection, Any, IsListed], bool] = _has_room
     """Whether one more may be kept, for a known dataset."""
     store: Callable[[sqlite3.Connection], WordStore] | None = None
