@@ -102,7 +102,6 @@ def _value(metric: Metric, label: str, value: str) -> str:
     raise ValueError(f"{metric.name} has no {label} {value!r}")
 
 
-_HEARD: Final = BY_NAME["odfd_statements_heard_total"].labels["kind"]
 _VERDICTS: Final = BY_NAME["odfd_verdicts_total"].labels["result"]
 _CONTRADICTIONS: Final = {
     "dataset.forked": "dataset",
@@ -118,7 +117,7 @@ def counted_by(meter: NodeMeter) -> Callable[[Event], None]:
     def count(event: Event) -> None:
         meter.count("odfd_events_total", kind=event.kind)
         family, _, happening = event.kind.partition(".")
-        if happening == "heard" and family in _HEARD:
+        if happening == "heard":
             meter.count("odfd_statements_heard_total", kind=family)
         elif family == "verdict" and happening in _VERDICTS:
             meter.count("odfd_verdicts_total", result=happening)

@@ -146,7 +146,7 @@ METRICS: Final = (
     Metric("odfd_verdicts_total", _C, "Transforms of other nodes that were run again here, by result.",
            {"result": ("reproduced", "mismatch", "not-reproducible-here", "put-off")}),
     Metric("odfd_statements_heard_total", _C, "Signed statements of other nodes that were new and were kept.",
-           {"kind": ("head", "authority", "attestation", "observation", "policy", "cosignature")}),
+           {"kind": tuple(each.removesuffix(".heard") for each in EVENT_KINDS if each.endswith(".heard"))}),
     Metric("odfd_contradictions_total", _C, "Proofs that a signer contradicted itself, and heads refused for it.",
            {"kind": ("dataset", "authority", "validator", "head")}),
     Metric("odfd_signing_journals_lost", _G, "Keys that sign nothing because their journal is lost."),
