@@ -299,6 +299,18 @@ def test_what_a_document_names_exists(document: str) -> None:
     assert not gone, f"{document} names what is not there: {gone}"
 
 
+def test_targets_of_make_that_a_document_names_exist() -> None:
+    there = set(re.findall(r"^([a-z][\w-]*):", (TREE / "Makefile").read_text(), re.MULTILINE))
+    named_ = {
+        (name, target)
+        for name in DOCUMENTS
+        for quoted in QUOTED.findall((TREE / name).read_text())
+        for target in re.findall(r"^make ([a-z][\w-]*)", quoted)
+    }
+    assert len(named_) >= 10, "the test no longer finds what it is about"
+    assert not {each for each in named_ if each[1] not in there}
+
+
 @pytest.mark.parametrize(
     ("name", "there"),
     [
