@@ -585,6 +585,10 @@ def test_every_kind_has_one_row(rows: list[str], wanted: Collection[str]) -> Non
     assert sorted(rows) == sorted(wanted)
 
 
+def name_of(kind: str) -> str:
+    return kind.removeprefix(predicate.NS).removesuffix("/v1")
+
+
 def test_a_journal_has_topics_of_known_kinds_only() -> None:
     assert set(statement.KINDS) >= statement_kinds.JOURNALLED
 
@@ -593,12 +597,14 @@ def test_a_journal_has_topics_of_known_kinds_only() -> None:
 def test_the_event_of_a_statement_is_listed(said: statement.AnyPredicate) -> None:
     notice = statement_kinds.KINDS[said.KIND].notice
     assert notice is not None
-    assert notice(said, "weather").kind in EVENT_KINDS
+    told = notice(said, "weather").kind
+    assert told in EVENT_KINDS
+    assert told == f"{name_of(said.KIND)}.heard", "as the metric of statements counts them"
 
 
 @pytest.mark.parametrize("kind", statement.KINDS.values(), ids=lambda kind: kind.KIND)
 def test_the_specification_names_the_kind_and_its_size(kind: type[statement.AnyPredicate]) -> None:
-    name = kind.KIND.removeprefix(predicate.NS).removesuffix("/v1")
+    name = name_of(kind.KIND)
     (sizes,) = re.findall(r"An envelope has at most: ([^.]*)\.", SPEC)
     assert f"`{name}`" in SPEC
     assert f"{name} {kind.MAX_ENVELOPE >> 10} KiB" in " ".join(sizes.split())
