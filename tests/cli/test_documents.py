@@ -107,6 +107,7 @@ def test_a_document_that_lies_fails(tmp_path: Path) -> None:
     for text, why in (
         ("```console\n$ echo one\ntwo\n```\n", r"lie.md:2: \$ echo one\nexpected\ntwo\nbut it said\none"),
         ("```console\n$ false\n```\n", "ended with 1"),
+        ("```console\n$ echo a\n$ echo b\n```\n```console\n$ echo c\n```\n", r"(?s)said\na\n\nlie.md:3.*said\nb\Z"),
         ("```console\n$ true\n[exit 1]\n```\n", "ended with 0"),
     ):
         document.write_text(text)

@@ -44,6 +44,9 @@ class Step:
     expected: list[str]
     exit_code: int
     line: int
+    """Of the command, in the document."""
+    block: int
+    """The line at which its block begins."""
 
 
 def parse(text: str) -> Iterator[File | Step]:
@@ -59,7 +62,7 @@ def parse(text: str) -> Iterator[File | Step]:
             code = 0
             if expected and (match := _EXIT.match(expected[-1])):
                 code, expected = int(match[1]), expected[:-1]
-            yield Step(lines[start][2:], expected, code, first + start)
+            yield Step(lines[start][2:], expected, code, first + start, first)
 
 
 def fits(expected: list[str], actual: list[str]) -> bool:
@@ -73,9 +76,12 @@ def fits(expected: list[str], actual: list[str]) -> bool:
 
 def run(document: Path, folder: Path, environ: Mapping[str, str], seconds: float = SECONDS) -> int:
     """Play the document; the number of commands, each of at most ``seconds``. Raises AssertionError that names file and
-    line."""
-    count = 0
+    line of each mistake of the first block that has any: what a new page must show is seen in one run."""
+    count, block = 0, 0
+    mistakes: list[str] = []
     for part in parse(document.read_text()):
+        if mistakes and (isinstance(part, File) or part.block != block):
+            break
         if isinstance(part, File):
             target = folder / part.name
             target.parent.mkdir(parents=True, exist_ok=True)
@@ -83,21 +89,27 @@ def run(document: Path, folder: Path, environ: Mapping[str, str], seconds: float
             continue
         type_it = partial(_type, part, folder, environ, seconds)
         wrong = type_it()
-        if wrong and part.command.startswith(_LOOK):
+        if wrong and not mistakes and part.command.startswith(_LOOK):
             with suppress(AssertionError):
                 until(lambda again=type_it: not again(), seconds)  # type: ignore[misc]
             wrong = type_it()
-        assert not wrong, f"{document.name}:{part.line}: $ {part.command}\n{wrong}"
+        if wrong:
+            mistakes.append(f"{document.name}:{part.line}: $ {part.command}\n{wrong}")
+            block = part.block
         count += 1
+    assert not mistakes, "\n\n".join(mistakes)
     return count
 
 
 def _type(step: Step, folder: Path, environ: Mapping[str, str], seconds: float) -> str:
     """Runs the command; tells what differs from what must come."""
-    done = subprocess.run(
-        ["/bin/bash", "-c", _KEEPING.format(command=step.command)], cwd=folder, env=dict(environ),
-        capture_output=True, text=True, timeout=seconds, stdin=subprocess.DEVNULL, check=False,
-    )  # fmt: skip
+    try:
+        done = subprocess.run(
+            ["/bin/bash", "-c", _KEEPING.format(command=step.command)], cwd=folder, env=dict(environ),
+            capture_output=True, text=True, timeout=seconds, stdin=subprocess.DEVNULL, check=False,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired:
+        return f"did not end in {seconds:g} s"
     said = (done.stdout + done.stderr).splitlines()
     if done.returncode != step.exit_code:
         return f"ended with {done.returncode}\n" + "\n".join(said)
