@@ -378,6 +378,7 @@ def undeclared(folders: Iterable[Path], known: set[str]) -> set[tuple[str, str]]
     """Names of modules, with the folder's files that import them. A file is parsed if its text has such a name."""
     folders_of_ours = (TREE, TREE / "tests", TREE / "client")
     local = {path.name.removesuffix(".py") for folder in folders_of_ours for path in folder.iterdir()}
+    local |= {path.stem for path in TREE.glob("examples/*/*.py")}  # a package of its own, which its test imports
     known = known | {plain(name) for name in {*sys.stdlib_module_names, *local, *ABSENT}}
 
     def unknown(names: Iterable[str]) -> set[str]:
