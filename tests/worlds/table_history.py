@@ -5,7 +5,6 @@ Shares nothing with the engine. Spec: docs/spec/engine-semantics.md#table-mode, 
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -63,17 +62,6 @@ def history(
             out += [(2 if paired else 1, *row) for row in old] + [(3 if paired else 0, *row) for row in new]
         known = now
     return out
-
-
-def schedule(seed: int, aliases: Sequence[str], blocks: int) -> list[dict[str, int]]:
-    """Transactions of random sizes, from each input by itself."""
-    rng, left = random.Random(seed), dict.fromkeys(aliases, blocks)
-    takes: list[dict[str, int]] = []
-    while any(left.values()):
-        step = {alias: min(count, rng.choice([0, 1, 2, 5])) for alias, count in left.items()}
-        left = {alias: count - step[alias] for alias, count in left.items()}
-        takes.append(step)
-    return takes
 
 
 def seen(got: Any, names: Sequence[str]) -> list[tuple[Any, ...]]:

@@ -17,6 +17,7 @@ from chain.model.changelog import says_changelog
 from chain.model.events import DatasetKind, Seed, SetTransform, TransformInput
 from chain.model.source import SqlQueryStep, TransformSql
 from chain.state import load_state
+from conformance.histories import few_at_a_time
 from engines.contract import ignore_progress
 from engines.request_control import RequestControl
 from engines.spark.execution.transform import SharedCaches, run_transform
@@ -28,7 +29,7 @@ from odfd.transform.inputs import is_changelog
 from odfd.transform.replay import Replayed, replay
 from worlds.depth import share
 from worlds.fake_engine import FakeEngine
-from worlds.table_history import history, schedule, seen
+from worlds.table_history import history, seen
 from worlds.transform_world import ROOT, World
 
 pytestmark = pytest.mark.engine
@@ -68,7 +69,7 @@ def test_each_table_is_the_whole_query_over_the_one_before(lab, seed):
         streams = {"a": stream}
         blocks = len(stream.blocks)
         expected = history(lab, streams, query)
-        pieces = lab.run(sql, streams, schedule(seed, streams, blocks), restart=True, changelogs=changelogs)
+        pieces = lab.run(sql, streams, few_at_a_time(blocks, seed, streams), restart=True, changelogs=changelogs)
         whole = lab.run(sql, streams, [{"a": blocks}], changelogs=changelogs)
         assert seen(pieces, ("k", "v")) == expected
         assert (whole.rows, whole.state) == (pieces.rows, pieces.state)

@@ -1,14 +1,15 @@
 """Edges, those that the specification names and others: single histories whose answers were worked out by hand.
 
-Each on the real Spark, in one transaction and block by block. Times are days since 2024-01-01, a Monday, unless said.
-An edge that has several histories has its name before a colon.
-``late-fact-old-version``, ``catch-up-1000-ticks`` and ``handover-mid-window`` stand with what they are edges of.
+Each on the real Spark: in one transaction, block by block, and two blocks of each input at a time.
+Times are days since 2024-01-01, a Monday, unless said. An edge that has several histories has its name before a colon.
+``catch-up-1000-ticks`` and ``handover-mid-window`` stand with what they are edges of.
 Spec: docs/spec/engine-semantics.md#edges.
 """
 
 from __future__ import annotations
 
 import datetime as dt
+import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,6 +17,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from chain.model.source import SqlQueryStep, TemporalTable, TransformSql
+from conformance.case import DAYS as SUMS
 from conformance.cases import CASES
 from conformance.coordinator import Bed, Coordinator, lay_out
 from conformance.histories import DAY, START, history
@@ -45,6 +47,8 @@ def text(sql, temporal=()):
 DAYS = "select time_bucket(interval '1' day, event_time) as event_time, sum(v) as s from a group by 1"
 DAILY = text(DAYS)
 LATE = "set odf.rows = 'late';\n"
+APPLY = "set odf.late = 'apply';\n"
+UNTIMED = [([(None, "x", 0)], None)]
 MONTHLY = text("select time_bucket(interval '1' month, event_time) as event_time, sum(v) as s from a group by 1")
 POINTS = text(
     "select event_time, sum(v) over (partition by k order by event_time "
@@ -60,8 +64,16 @@ NEAR = text(
 )
 JOINED = CASES["left-interval-join"].sql
 VERSIONS = CASES["versions"].sql
+ENRICHED = CASES["versions"].text.replace("{h}", "")
+KINDS = SUMS.replace("sum(v)", "count(distinct v % 3)")
+MOVED = text(
+    "set odf.watermark = 'max - 3 days';\nselect timestamp_millis(bigint(unix_millis(event_time) + v % 5 * 86400000)) "
+    "as event_time, k, v from a"
+)
 PER_KEY = text("select k, max(event_time) as event_time, sum(v) as s from a group by k")
-GROUPED = text("select k, max(event_time) as event_time, sum(v) as s, count(*) as c from a group by k")
+SUMS_OF_KEY = "select k, max(event_time) as event_time, sum(v) as s, count(*) as c from a group by k"
+GROUPED = text(SUMS_OF_KEY)
+KINDS_OF_KEY = "select k, max(event_time) as event_time, count(distinct v % 3) as s, count(*) as c from a group by k"
 SMALL_KEYS = text("select event_time, k, v from a where v < 6")
 SMALL = text("select event_time, v from a where v < 6")
 PARITY = text("select event_time, k, v % 2 as v from a")
@@ -84,6 +96,7 @@ class Edge:
     changes: Sequence[str] = ()
     untimed: int = 0
     seen: Mapping[str, object] = field(default_factory=dict)
+    """The ``watermark`` at the end, and how many rows are ``kept`` of what later blocks may need, or ``None``."""
 
 
 def one(sql, parts, rows, **more):
@@ -98,6 +111,26 @@ def days(*blocks):
 def changing(sql, blocks, rows, **more):
     """A changelog, and what the query says of it, in days."""
     return one(sql, days(*blocks), [(op, at(day), *rest) for op, day, *rest in rows], changes=("a",), **more)
+
+
+def marked(parts, mark):
+    """Rows that pass by themselves, whose watermark is a declared distance behind the greatest."""
+    return one(MOVED, parts, [(ADD, *row) for rows, _ in parts for row in rows], late=None, seen={"watermark": mark})
+
+
+def reaching(late, kept):
+    """Of fifty versions, each of a day, what is kept for facts that come so late."""
+    facts = days(([(1, "x", 1)], 1), ([(50, "x", 2)], 50))
+    versions = days(([(day, "x", day) for day in range(50)], 50))
+    query = text(f"set odf.late.a = '{late}';\n{ENRICHED}", ["b"])
+    return Edge(query, {"a": facts, "b": versions}, [(ADD, at(1), "x", 1, 1)], seen={"kept": kept})
+
+
+def some_pass(query, first, last, changes):
+    """Of the first block no row passes, and of one between."""
+    blocks = days(([(2, "k", 5)], 2), ([(1, "k", 11)], 3), ([(2, "k", 5)], 4), ([(3, "k", 12)], 5))
+    rows = [(ADD, at(1), "k", first, 1), (FROM, at(1), "k", first, 1), (TO, at(3), "k", last, 2)]
+    return one(text(query.replace("from a", "from a where v > 10")), blocks, rows, changes=changes)
 
 
 def ledger(times, until=20):
@@ -412,6 +445,76 @@ EDGES = {
         [(ADD, at(0), 20), (ADD, at(1), 30)],
         late=None,
     ),
+    "correction-to-earlier-time: between closed windows": changing(
+        text(APPLY + SUMS),
+        [([(0, "x", 1), (2.5, "x", 4)], 1), ([], 3), ([(2.5, "x", 4, FROM), (0.5, "y", 5, TO)], 4), ([], 5)],
+        [(ADD, 0, "x", 1, 1), (ADD, 2, "x", 4, 1), (ADD, 0, "y", 5, 1), (RETRACT, 2, "x", 4, 1)],
+        seen={"watermark": at(5)},
+    ),
+    "correction-of-last-row-of-group: of a closed window": changing(
+        text(APPLY + SUMS),
+        [
+            ([(0, "x", 1), (0, "y", 2), (1.5, "x", 8)], 1),
+            ([(0, "x", 1, RETRACT), (1.5, "x", 8, FROM), (1.5, "x", 9, TO)], 2),
+            ([(0, "y", 2, FROM), (0, "y", 3, TO)], 3),
+            ([(0, "x", 7)], 4),
+        ],
+        [
+            (ADD, 0, "x", 1, 1), (ADD, 0, "y", 2, 1),  # the first tick
+            (ADD, 1, "x", 9, 1),  # the second: of 8 nobody ever hears
+            # The third: a retraction counts from when its block ends.
+            (RETRACT, 0, "x", 1, 1), (FROM, 0, "y", 2, 1), (TO, 0, "y", 3, 1),
+            (ADD, 0, "x", 7, 1),
+        ],
+    ),
+    "late-on-one-path-only: half a row would be an answer to no question": one(
+        text("select event_time, sum(v) as s from ("
+             "select time_bucket(interval '1' day, event_time) as event_time, v from a union all "
+             "select time_bucket(interval '2' day, event_time) as event_time, v from a) group by 1"),
+        days(([(1, "x", 1)], 2), ([(1.5, "x", 10), (2, "x", 4)], 4)),
+        [(ADD, at(1), 1 + 5), (ADD, at(2), 4)],
+        late=1,
+    ),
+    "later than declared: dropped, and their windows are forgotten": one(
+        text("set odf.late = 'apply within 2 days';\n" + KINDS),
+        days(
+            ([(0, "x", 1), (3, "x", 2)], 4),
+            ([(1.9, "x", 9), (2, "x", 3)], 4),
+            ([(3, "x", 4)], 9),
+            ([(3, "x", 5)], 9),
+        ),
+        [
+            (ADD, at(0), "x", 1, 1), (ADD, at(3), "x", 1, 1), (ADD, at(2), "x", 1, 1),
+            (FROM, at(3), "x", 1, 1), (TO, at(3), "x", 2, 2),
+        ],
+        late=2,
+        seen={"kept": None},
+    ),
+    "late-fact-old-version": Edge(
+        text(ENRICHED, ["b"]),
+        {
+            "a": days(
+                ([(7, "x", 1)], 8),
+                ([(4, "x", 2), (5, "y", 3), (7, "y", 4), (10, "x", 5)], 12),
+                ([(2, "x", 6), (0, "x", 7)], 20),
+            ),
+            # 15 was superseded by 20 before it was said; y holds from the sixth on.
+            "b": days(([(1, "x", 10), (5, "x", 20)], 6), ([(3, "x", 15), (5, "y", 1)], 9), ([], 20)),
+        },
+        [(ADD, at(day), k, v, w) for day, k, v, w in (
+            (7, "x", 1, 20), (4, "x", 2, 10), (5, "y", 3, None), (7, "y", 4, 1), (10, "x", 5, 20),
+            (0, "x", 7, None), (2, "x", 6, 10),
+        )],
+    ),
+    "versions kept: none for late facts": reaching("drop", 1),
+    "versions kept: of as many days": reaching("apply within 9 days", 10),
+    "versions kept: all": reaching("apply", 50),
+    "watermark declared: waits for the first row": marked(UNTIMED, None),
+    "watermark declared: behind the greatest": marked([*UNTIMED, *days(([(9, "x", 0)], 9))], at(6)),
+    "watermark declared: never goes back": marked([*UNTIMED, *days(([(9, "x", 0)], 9)), ([(at(2), "x", 0)], None)],
+                                                  at(6)),
+    "none passes: a table that is merged": some_pass(SUMS_OF_KEY, 11, 23, ()),
+    "none passes: a table that is made anew": some_pass(KINDS_OF_KEY, 1, 2, ["a"]),
     "nan-and-minus-zero": one(
         FLOATS,
         [([(at(0), f"k{v}", v) for v in (3, 1, 4, 2)], at(1))],
@@ -426,14 +529,27 @@ correction-of-last-row-of-group pair-split-by-filter pair-made-equal late-versio
 self-join-two-paths late-on-one-path-only null-event-time nan-and-minus-zero decimal-overflow catch-up-1000-ticks
 handover-mid-window
 """
-UNNAMED = {"lateness allowed", "queries in sequence"}
-ELSEWHERE = {"late-fact-old-version", "catch-up-1000-ticks", "handover-mid-window", "decimal-overflow"}
+UNNAMED = {
+    "lateness allowed", "queries in sequence", "later than declared", "versions kept", "watermark declared",
+    "none passes",
+}  # fmt: skip
+ELSEWHERE = {"catch-up-1000-ticks", "handover-mid-window", "decimal-overflow"}
 
 
 def schedules(edge):
     sizes = {alias: len(parts) for alias, parts in edge.parts.items()}
     single = [{**dict.fromkeys(sizes, 0), alias: 1} for alias, size in sizes.items() for _ in range(size)]
-    return [(sizes, None)], [(takes, None) for takes in single]
+    pairs = [
+        {alias: max(0, min(2, size - done)) for alias, size in sizes.items()}
+        for done in range(0, max(sizes.values()), 2)
+    ]
+    return [[(takes, None) for takes in steps] for steps in ([sizes], single, pairs)]
+
+
+def kept(state):
+    """Rows of the first table that a checkpoint keeps."""
+    arranged = json.loads(state.split(b"\n")[0]).get("arranged")
+    return arranged[0]["rows"] if arranged else None
 
 
 @pytest.mark.parametrize("name", EDGES)
@@ -447,7 +563,8 @@ def test_edge(name, spark_root, analyst, tmp_path):
         # As text, in which NaN is NaN and -0.0 is not 0.0.
         assert repr(got.rows) == repr(list(edge.rows))
         assert edge.late in (None, got.late)
-        assert edge.seen.get("watermark", got.watermark) == got.watermark
+        found = {"watermark": got.watermark, "kept": kept(got.state)}
+        assert found == {**found, **edge.seen}
         assert (f'"untimed":{{"a":{edge.untimed}}}'.encode() in got.state) == (edge.untimed > 0)
         states.add(got.state)
     assert len(states) == 1
@@ -483,8 +600,7 @@ OPEN = [([(at(0), "x", 1)], at(0.2)), ([(at(0.1), "x", 2)], at(0.3)), ([], at(0.
 IDLE = {
     "nothing is settled": (DAYS, OPEN),
     "no window is closed": (
-        "set odf.late = 'apply';\nselect date_trunc('day', event_time) as event_time, k, sum(v) as s, count(*) as c "
-        "from a group by 1, 2",
+        APPLY + SUMS,
         [*OPEN, ([(at(0), "x", 3)], None)],
     ),
     "no row is late": (
@@ -567,10 +683,7 @@ REFUSED = [
         THREE + "select max(event_time) as event_time, sum(v) as s from a group by date_trunc('day', event_time)",
         "[key-not-selected",
     ),
-    (
-        "select k, max(event_time) as event_time, count(distinct v % 3) as s, count(*) as c from a group by k",
-        "[history-per-key]",
-    ),
+    (KINDS_OF_KEY, "[history-per-key]"),
     (f"set odf.late = 'fail';\n{DAYS}", "1 row of a block came later", LATE_FACT),
     (f"set odf.late = 'fail';\n{DAYS}", "the first at offset 2", LATE_FACT),
     (DAYS, "corrections", TAKEN_BACK),
