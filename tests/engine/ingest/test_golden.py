@@ -37,17 +37,11 @@ from engines.spark.ingest.shape import sort_rows
 
 
 pytestmark = pytest.mark.engine
-
-
 INGESTS = {
     vector["test"]: vector
     for vector in json.loads((Path(__file__).parents[2] / "golden" / "ingest" / "ingest.json").read_text())["vectors"]
 }
-
-
 LEDGER_DDL = "date TIMESTAMP, city STRING, population BIGINT"
-
-
 NOW = "2050-01-01T12:00:00Z"
 
 
@@ -198,20 +192,10 @@ def test_a_file_of_no_bytes_does_not_empty_a_snapshot(
 
 
 MERGES = json.loads((Path(__file__).parents[2] / "golden" / "ingest" / "merge_strategies.json").read_text())
-
-
 CODES = MERGES["op_codes"]
-
-
 LETTERS = {code: letters for letters, code in CODES.items()}
-
-
 DATA = [("year", pa.int32()), ("city", pa.string()), ("population", pa.int64())]
-
-
 FORCE = pa.schema([("offset", pa.int64()), ("op", pa.int32()), *DATA])
-
-
 VOCAB = Vocab(event_time="year")
 
 
@@ -275,32 +259,14 @@ def test_state_is_the_latest_row_of_each_key(spark: SparkSession, tmp_path: Path
 
 
 TS = pa.timestamp("ms", "UTC")
-
-
 CITIES = "city,population\nA,1000\nB,2000\nC,3000\n"
-
-
 CITY_LINES = '{"city": "A", "population": 1000}\n{"city": "B", "population": 2000}\n{"city": "C", "population": 3000}\n'
-
-
 CITY_ARRAY = "[" + CITY_LINES.strip().replace("\n", ",") + "]"
-
-
 SHAPE = '{"type": "Polygon", "coordinates": [[[0.0, 0.0], [10.0, 0.0], [10.0, 10.0], [0.0, 10.0], [0.0, 0.0]]]}'
-
-
 FEATURE = f'{{"type": "Feature", "properties": {{"id": 0, "zipcode": "00101", "name": "A"}}, "geometry": {SHAPE}}}'
-
-
 VECTORS = json.loads((Path(__file__).parents[2] / "golden" / "ingest" / "readers.json").read_text())["vectors"]
-
-
 GEOMETRY = next(vector["geometry_text"] for vector in VECTORS if "geometry_text" in vector)
-
-
 REQUIRED = pa.schema([pa.field("city", pa.string(), False), pa.field("population", pa.int32(), False)])
-
-
 GUESSED = pa.schema([("city", pa.string()), ("population", pa.int64())])
 
 
@@ -439,19 +405,13 @@ WRITER = {
     vector["test"]: vector
     for vector in json.loads((Path(__file__).parents[2] / "golden" / "ingest" / "writer.json").read_text())["vectors"]
 }
-
-
 WITH_ROUNDS = [vector for vector in WRITER.values() if "rounds" in vector]
-
-
 REFUSALS = {
     "IncompatibleSchema": "does not fit the dataset's schema",
     "ExecutionError: Column `population` contains 1 null values while none were expected": (
         "column 'population' contains 1 null values while none were expected"
     ),
 }
-
-
 DEFAULT_DDL = "city STRING, population BIGINT"
 
 

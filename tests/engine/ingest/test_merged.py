@@ -39,11 +39,7 @@ from engines.spark.ingest.run import run_ingest
 
 
 pytestmark = pytest.mark.engine
-
-
 VOCAB = Vocab()
-
-
 COLUMNS = {
     "event_time": (pa.timestamp("ms", "UTC"), [None, 0, 1]),
     "k": (pa.int64(), [None, *range(40)]),
@@ -52,11 +48,7 @@ COLUMNS = {
     "d": (pa.decimal128(9, 2), [None, 1, 2]),
     "b": (pa.binary(), [None, b"", b"\0"]),
 }
-
-
 SCHEMA = pa.schema([(name, kind) for name, (kind, _) in COLUMNS.items()])
-
-
 FORCE = pa.schema([("offset", pa.int64()), ("op", pa.int32()), *SCHEMA])
 
 
@@ -114,8 +106,6 @@ def _no_session() -> SparkSession:
 
 
 READ = ReadCsv(header=True, ddl_schema=("event_time TIMESTAMP, k STRING, v BIGINT",))
-
-
 LEDGER_WITH_OP = ReadCsv(header=True, ddl_schema=("op INT, event_time TIMESTAMP, k STRING, v BIGINT",))
 
 
@@ -152,22 +142,14 @@ def test_old_values_conflict_and_what_stands_is_known(spark: SparkSession, datas
 
 
 PK = ("id", "part")
-
-
 PLAIN = "event_time TIMESTAMP, id BIGINT, part STRING, v BIGINT"
-
-
 WITH_OP = f"op INT, {PLAIN}"
-
-
 STRATEGIES = [
     MergeLedger(primary_key=PK),
     MergeSnapshot(primary_key=PK),
     MergeChangelogStream(primary_key=PK),
     MergeUpsertStream(primary_key=PK),
 ]
-
-
 ROWS = [(1, "a", 1), (2, "", 2), (3, "c", 3), ("", "d", 4)]
 
 

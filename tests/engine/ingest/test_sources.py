@@ -40,14 +40,10 @@ from odfd.ingest.alteration import Alteration, plan_alteration
 
 
 NONE = '{"type": "FeatureCollection", "features": []}'
-
-
 FEATURE = (
     '{"type": "FeatureCollection", "features": [{"type": "Feature", "properties": {"n": 1, "city": "A"},'
     ' "geometry": null}]}'
 )
-
-
 FORMATS = [
     pytest.param(ReadCsv(header=True, infer_schema=True), "city,n\n", "city,n\nA,1\n", id="Csv"),
     pytest.param(ReadCsv(header=False, infer_schema=True), "\n\n", "A,1\n", id="Csv-no-header"),
@@ -105,14 +101,8 @@ def test_texts_that_nobody_guesses_need_no_row(dataset: Callable[..., Any]) -> N
 
 
 pytestmark = pytest.mark.engine
-
-
 READ = ReadCsv(header=True, ddl_schema=("event_time TIMESTAMP, k STRING",))
-
-
 DAY = "2020-01-0{}T00:00:00Z"
-
-
 VALUES = {
     "BOOLEAN": "true", "TINYINT": "1", "SMALLINT": "2", "INT": "3", "BIGINT": "4", "REAL": "1.5", "DOUBLE": "2.5",
     "DECIMAL(9, 2)": "1.25", "DATE": "2020-02-29", "TIMESTAMP": DAY.format(1), "TIMESTAMP(6)": DAY.format(1),
@@ -171,8 +161,6 @@ def test_a_snapshot_corrects_rows_that_come_with_a_value(spark: SparkSession, da
 
 
 NOW = "2020-01-02T00:00:00Z"
-
-
 PAGE = Path(__file__).parents[3] / "docs" / "how-to" / "ingest-databases.md"
 
 

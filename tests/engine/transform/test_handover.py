@@ -35,8 +35,6 @@ from worlds.depth import share, stride
 from worlds.transform_world import DERIVED, ROOT, World
 
 pytestmark = pytest.mark.engine
-
-
 SECOND = 1000
 
 
@@ -58,8 +56,6 @@ FINAL = {
                      "select event_time, k, sum(k * 2) over (partition by k % 2 order by event_time, k rows between 2 "
                      "preceding and current row) + count(*) over (order by event_time) as s from x"),
 }  # fmt: skip
-
-
 TABLES = {
     "another sum": (
         "select k % 3 as g, max(event_time) as event_time, sum(k) as s from x group by k % 3",
@@ -78,11 +74,7 @@ TABLES = {
         "set odf.tick = 'event'; select k % 3 as g, max(event_time) as event_time, count(*) as s from x group by 1",
     ),
 }
-
-
 DAILY = "select window(event_time, '{0} seconds').start as event_time, k % 2 as g, {1} as s from x group by 1, 2"
-
-
 CORRECTED = {
     "another sum": ("set odf.late = 'apply'; " + DAILY.format(10, "sum(k)"),
                     "set odf.late = 'apply'; " + DAILY.format(10, "sum(k * 2)")),
@@ -96,11 +88,7 @@ CORRECTED = {
                      "set odf.late = 'apply within 9 seconds'; " + DAILY.format(5, "count(distinct k)")),
 }  # fmt: skip
 """Windows that late rows correct."""
-
-
 RUNNING = "select event_time, sum(k) over (order by event_time) as s from x"
-
-
 LOG = ("select event_time, k from x", "select event_time, k * 10 as k from x where k % 2 = 0")
 
 
@@ -371,20 +359,12 @@ def test_another_engine_alone_takes_the_state_as_it_is(make_world, spark_root):
 
 OF_BOTH = """select time_bucket(interval '1' day, event_time) as event_time, k, sum(v) as s
 from (select event_time, k, v from a union all select event_time, k, v from b) group by 1, 2"""
-
-
 OF_ONE = OF_BOTH.replace("(select event_time, k, v from a union all select event_time, k, v from b)", "a")
-
-
 JOINED = """select a.event_time, a.k, b.v as s from a join b
 on a.k = b.k and b.event_time between a.event_time - interval '2' day and a.event_time + interval '1' day"""
-
-
 VERSIONS = """set odf.late.a = 'drop';
 select a.event_time, a.k, b.v as s from a left join b
 on a.k = b.k and a.event_time >= b.valid_from and a.event_time < b.valid_to"""
-
-
 SEVERAL = {
     "an input more": (OF_ONE, "a", OF_BOTH, "ab", ()),
     "an input less": (OF_BOTH, "ab", OF_ONE, "a", ()),

@@ -25,17 +25,9 @@ from worlds.depth import stride
 
 
 pytestmark = pytest.mark.engine
-
-
 VOCAB = Vocab()
-
-
 TIME = pa.timestamp("ms", "UTC")
-
-
 SYSTEM = [("offset", pa.int64()), ("op", pa.int32()), ("system_time", TIME), ("event_time", TIME)]
-
-
 PLAIN = {
     "whole": (pa.int64(), [-(2**63), 2**63 - 1, None, 0]),
     "small": (pa.int16(), [-(2**15), None, 1, 0]),
@@ -48,8 +40,6 @@ PLAIN = {
     "price": (pa.decimal128(38, 10), [Decimal("-1e-10"), None, Decimal(9) * 10**27, Decimal(0)]),
     "moment": (pa.timestamp("us", "UTC"), [0, -1, None, 2**53]),
 }
-
-
 OTHER = {
     "unsigned": (pa.uint64(), [0, 2**64 - 1, None, 1]),
     "local": (pa.timestamp("us"), [0, -1, None, 5]),
@@ -151,8 +141,6 @@ def test_rows_in_memory_are_worked_on_in_tasks(spark, tmp_path):
 
 
 DAY = "time_bucket(interval '5' day, event_time)"
-
-
 QUERIES = {
     "sums": f"select {DAY} as event_time, k, sum(v) as s, count(*) as c from a group by 1, 2",
     "zeros": (f"select {DAY} as event_time, case v % 5 when 0 then -0.0D when 1 then 0.0D when 2 then double('NaN') "
