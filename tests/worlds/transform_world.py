@@ -121,10 +121,18 @@ class World:
         self.chains.commit([Append(dataset=dataset, expected=expected, blocks=blocks, objects=objects)])
         return Head(blocks[-1].hash, blocks[-1].sequence_number)
 
-    def found(self, query: str = "select * from x", alias: str | None = "x") -> None:
-        """Both chains, no data."""
+    def found(
+        self,
+        query: str = "select * from x",
+        alias: str | None = "x",
+        rows: Sequence[int] = (),
+        watermark: int | None = None,
+    ) -> None:
+        """Both chains, and the first data of the root if there are rows."""
         self.append(self.root_id, Seed(dataset_id=self.root_id, dataset_kind=DatasetKind.ROOT))
         self.derive(query, alias)
+        if rows:
+            self.add_rows(rows, watermark)
 
     def derive(self, query: str, alias: str | None = "x") -> None:
         transform = TransformSql(engine="spark", queries=(SqlQueryStep(query=query),))

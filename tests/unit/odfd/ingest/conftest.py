@@ -134,9 +134,11 @@ def bench(tmp_path: Path) -> Bench:
 
 @pytest.fixture
 def polling(bench: Bench) -> Callable[..., Bench]:
-    """The bench with a root dataset that polls ``source/*.csv``."""
+    """The bench with a root dataset that polls ``source/*.csv``; ``rows`` are those of ``01.csv``."""
 
-    def make(merge: MergeStrategy | None = None) -> Bench:
+    def make(merge: MergeStrategy | None = None, rows: Sequence[str] = ()) -> Bench:
+        if rows:
+            bench.write("01.csv", *rows)
         fetch = FetchFilesGlob(path=str(bench.folder / "source" / "*.csv"))
         source = SetPollingSource(
             fetch=fetch, read=READ, merge=merge or MergeLedger(primary_key=("event_time", "city"))

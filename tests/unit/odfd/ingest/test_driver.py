@@ -64,6 +64,7 @@ from odfd.ingest.fetch.source import Unchanged
 from odfd.ingest.push import PushTerms, push_files
 from worlds.depth import share
 from worlds.fake_engine import FakeEngine
+from worlds.kinds import expect
 from worlds.memory_store import MemoryChains, MemoryObjects
 
 # Pulls and pushes: one transaction per file, exactly once, whoever else writes and whatever breaks.
@@ -81,9 +82,8 @@ async def test_a_fault_of_the_engine_keeps_its_rule_hint_and_place(polling: Call
         async def ingest(self, *_: Any) -> InvalidQuery:
             return InvalidQuery(message="3 columns", rule="read-columns", hint="mend it", place="01.csv:7")
 
-    bench = polling()
+    bench = polling(rows=JANUARY)
     bench.engine = Strict()
-    bench.write("01.csv", *JANUARY)
     with pytest.raises(Invalid, match=r"01\.csv:7: 3 columns") as told:
         await pull_root(bench.deps, DATASET)
     assert (told.value.rule, told.value.hint, told.value.place) == ("read-columns", "mend it", "01.csv:7")
@@ -139,8 +139,7 @@ async def test_a_fault_in_a_file_of_an_archive_says_which_file(bench: Any) -> No
 
 
 async def test_every_file_is_a_transaction(polling: Callable[..., Any]) -> None:
-    bench = polling()
-    bench.write("01.csv", *JANUARY)
+    bench = polling(rows=JANUARY)
     bench.write("02.csv", *FEBRUARY)
     steps: list[tuple[str, str, int]] = []
     outcome = await pull_root(bench.deps, DATASET, report=lambda step: steps.append((step.file, step.phase, step.rows)))
@@ -175,9 +174,8 @@ async def test_what_the_engine_has_read_is_reported_until_it_computes(polling: C
                 on_progress(EngineProgress(bytes_read=read, bytes_total=40))
             return await super().ingest(request, on_progress)
 
-    bench = polling()
+    bench = polling(rows=JANUARY)
     bench.engine = Reading()
-    bench.write("01.csv", *JANUARY)
     steps: list[tuple[str, int | None, int | None]] = []
     await pull_root(
         bench.deps, DATASET, report=lambda step: steps.append((step.phase, step.bytes_done, step.bytes_total))
@@ -195,12 +193,10 @@ async def test_what_the_engine_has_read_is_reported_until_it_computes(polling: C
 
 
 async def test_known_rows_move_the_source_state_only(polling: Callable[..., Any]) -> None:
-    bench = polling()
-    bench.write("01.csv", *JANUARY)
+    bench = polling(rows=JANUARY)
     await pull_root(bench.deps, DATASET)
     bench.write("02.csv", *JANUARY)
-    outcome = await pull_root(bench.deps, DATASET)
-    assert isinstance(outcome, Ingested)
+    outcome = expect(Ingested, await pull_root(bench.deps, DATASET))
     assert (outcome.blocks, outcome.rows) == (1, 0)
     last = bench.events()[-1]
     assert last.new_data is None
@@ -209,8 +205,7 @@ async def test_known_rows_move_the_source_state_only(polling: Callable[..., Any]
 
 
 async def test_a_lost_race_plans_again_on_the_new_head(polling: Callable[..., Any]) -> None:
-    bench = polling()
-    bench.write("01.csv", *JANUARY)
+    bench = polling(rows=JANUARY)
     others = [SetInfo(description="one"), SetInfo(description="two")]
 
     def interfere() -> None:
@@ -219,8 +214,7 @@ async def test_a_lost_race_plans_again_on_the_new_head(polling: Callable[..., An
             bench.append(head, [others.pop(0)], system_time=bench.tick())
 
     bench.before_commit = interfere
-    outcome = await pull_root(bench.deps, DATASET)
-    assert isinstance(outcome, Ingested)
+    outcome = expect(Ingested, await pull_root(bench.deps, DATASET))
     assert outcome.blocks == 2
     assert bench.commits == 3
     assert sum(isinstance(event, AddData) for event in bench.events()) == 1
@@ -228,8 +222,7 @@ async def test_a_lost_race_plans_again_on_the_new_head(polling: Callable[..., An
 
 
 async def test_a_race_lost_for_ever_is_a_conflict(polling: Callable[..., Any]) -> None:
-    bench = polling()
-    bench.write("01.csv", *JANUARY)
+    bench = polling(rows=JANUARY)
     count = iter(range(100))
 
     def interfere() -> None:
@@ -243,16 +236,14 @@ async def test_a_race_lost_for_ever_is_a_conflict(polling: Callable[..., Any]) -
 
 
 async def test_bad_data_stops_at_its_file_and_keeps_what_was_committed(polling: Callable[..., Any]) -> None:
-    bench = polling()
-    bench.write("01.csv", *JANUARY)
+    bench = polling(rows=JANUARY)
     bench.write("02.csv", "yesterday,A,1")
     with pytest.raises(Invalid):
         await pull_root(bench.deps, DATASET)
     assert load_state(bench.chains.chain(DATASET)).source_state.value == "01.csv"
     assert bench.leftovers() == []
     bench.write("02.csv", *FEBRUARY)
-    outcome = await pull_root(bench.deps, DATASET)
-    assert isinstance(outcome, Ingested)
+    outcome = expect(Ingested, await pull_root(bench.deps, DATASET))
     assert outcome.rows == 1
 
 
@@ -284,9 +275,8 @@ def moved(answer: Success) -> Success:
 async def test_an_engine_is_not_believed(
     change: Callable[[Success], Any], fault: type[Exception], said: str, polling: Callable[..., Any]
 ) -> None:
-    bench = polling()
+    bench = polling(rows=JANUARY)
     bench.engine = Liar(change)
-    bench.write("01.csv", *JANUARY)
     before = bench.events()
     with pytest.raises(fault, match=said):
         await pull_root(bench.deps, DATASET)
@@ -298,8 +288,7 @@ async def test_an_engine_is_not_believed(
 async def test_an_engine_moves_no_watermark_back(
     back: Callable[[Instant], Instant | None], polling: Callable[..., Any]
 ) -> None:
-    bench = polling()
-    bench.write("01.csv", *JANUARY)
+    bench = polling(rows=JANUARY)
     await pull_root(bench.deps, DATASET)
     mark, before = load_state(bench.chains.chain(DATASET)).watermark, bench.events()
     bench.engine = Liar(lambda answer: msgspec.structs.replace(answer, new_watermark=back(mark)))
@@ -325,15 +314,13 @@ async def test_the_first_push_makes_its_source(bench: Any) -> None:
     files = [bench.write("a.csv", *JANUARY), bench.write("b.csv", *FEBRUARY)]
     with pytest.raises(Invalid, match="no push source yet"):
         await push_files(bench.deps, DATASET, files)
-    outcome = await push_files(bench.deps, DATASET, files, PushTerms(read=READ))
-    assert isinstance(outcome, Ingested)
+    outcome = expect(Ingested, await push_files(bench.deps, DATASET, files, PushTerms(read=READ)))
     assert (outcome.rows, outcome.blocks) == (3, 3)
     _, source, schema, data = bench.events()
     assert source == AddPushSource(source_name="auto", read=READ, merge=MergeAppend())
     assert isinstance(schema, SetDataSchema)
     assert data.new_source_state is None
-    again = await push_files(bench.deps, DATASET, files[1:])
-    assert isinstance(again, Ingested)
+    again = expect(Ingested, await push_files(bench.deps, DATASET, files[1:]))
     assert (again.rows, again.blocks) == (1, 1)
     with pytest.raises(Invalid, match="no push source 'other'"):
         await push_files(bench.deps, DATASET, files, PushTerms(source="other"))
@@ -346,8 +333,7 @@ async def test_a_polled_dataset_is_not_pushed_to(polling: Callable[..., Any]) ->
 
 
 async def test_block_times_are_whole_milliseconds_and_never_go_back(polling: Callable[..., Any]) -> None:
-    bench = polling()
-    bench.write("01.csv", *JANUARY)
+    bench = polling(rows=JANUARY)
     start = bench.clock
     bench.clock += 1_234_567 - instant.SECOND
     await pull_root(bench.deps, DATASET)
@@ -359,8 +345,7 @@ async def test_block_times_are_whole_milliseconds_and_never_go_back(polling: Cal
 
 
 async def test_a_clock_days_behind_the_last_block_takes_nothing_in(polling: Callable[..., Any]) -> None:
-    bench = polling()
-    bench.write("01.csv", *JANUARY)
+    bench = polling(rows=JANUARY)
     bench.clock -= 3 * 86400 * instant.SECOND
     before = bench.events()
     with pytest.raises(Refused, match="the clock of this machine says 2023-12-29"):
@@ -404,8 +389,7 @@ async def test_a_push_that_is_sent_again_is_answered_as_the_first_time(bench: An
     assert (again.head, again.blocks, again.rows, again.counts) == (first.head, first.blocks, first.rows, first.counts)
     assert (first.repeated, again.repeated) == (0, first.blocks)
     assert (rows(bench), bench.commits) == (2, 1)
-    once_more = await push_files(bench.deps, DATASET, files, PushTerms(id=named, again=True), bench)
-    assert isinstance(once_more, Ingested)
+    once_more = expect(Ingested, await push_files(bench.deps, DATASET, files, PushTerms(id=named, again=True), bench))
     assert (once_more.repeated, rows(bench)) == (0, 4)
 
 
@@ -456,8 +440,7 @@ async def test_two_files_of_a_snapshot_source_are_two_snapshots(bench: Any) -> N
     with_source(bench, MergeSnapshot(primary_key=("city",)))
     one = bench.write("a.csv", ONE)
     two = bench.write("b.csv", ONE.replace(",1", ",7"), TWO)
-    done = await push_files(bench.deps, DATASET, [one, two], PushTerms(), bench)
-    assert isinstance(done, Ingested)
+    done = expect(Ingested, await push_files(bench.deps, DATASET, [one, two], PushTerms(), bench))
     data = [event for event in bench.events() if isinstance(event, AddData)]
     assert len(data) == 2
     assert (done.files, len(bench.pushes)) == (2, 2)
@@ -518,8 +501,7 @@ async def test_a_snapshot_that_changed_nothing_counts_with_those_behind_it(bench
 
     bench.engine = Second()
     await push_files(bench.deps, DATASET, files, PushTerms(), bench)
-    again = await push_files(bench.deps, DATASET, files, PushTerms(), bench)
-    assert isinstance(again, Ingested)
+    again = expect(Ingested, await push_files(bench.deps, DATASET, files, PushTerms(), bench))
     assert (again.repeated, again.files, rows(bench), bench.commits) == (again.blocks, 3, 2, 2)
 
 
@@ -636,17 +618,22 @@ def check(meanwhile: Meanwhile) -> None:
     assert meanwhile.bench.leftovers() == []
 
 
-async def pulled(meanwhile: Meanwhile, monkeypatch: pytest.MonkeyPatch) -> None:
+def around(meanwhile: Meanwhile) -> Callable[..., Awaitable[Any]]:
+    """What fetches, with something done before it and after it."""
     fetch = trigger.fetch
 
-    async def around(*args: Any) -> Any:
+    async def fetched(*args: Any) -> Any:
         await meanwhile.act()
         found = await fetch(*args)
         await meanwhile.act()
         return found
 
+    return fetched
+
+
+async def pulled(meanwhile: Meanwhile, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr(trigger, "fetch", around)
+        patch.setattr(trigger, "fetch", around(meanwhile))
         try:
             await pull_root(meanwhile.bench.deps, DATASET)
         except Refused:
@@ -678,20 +665,10 @@ def test_any_order_of_apply_fetch_plan_and_commit(
 @pytest.mark.parametrize("place", range(5))
 async def test_a_new_source_is_fetched_from_at_once(bench: Any, monkeypatch: pytest.MonkeyPatch, place: int) -> None:
     meanwhile = Meanwhile(bench, [""] * place + ["source 1"])
-    outcomes = []
-    fetch = trigger.fetch
-
-    async def around(*args: Any) -> Any:
-        await meanwhile.act()
-        found = await fetch(*args)
-        await meanwhile.act()
-        return found
-
-    monkeypatch.setattr(trigger, "fetch", around)
-    outcomes.append(await pull_root(bench.deps, DATASET))
+    monkeypatch.setattr(trigger, "fetch", around(meanwhile))
+    outcome = expect(Ingested, await pull_root(bench.deps, DATASET))
     check(meanwhile)
-    assert isinstance(outcomes[0], Ingested)
-    assert outcomes[0].rows == outcomes[0].files == len(meanwhile.rows()) == FILES
+    assert outcome.rows == outcome.files == len(meanwhile.rows()) == FILES
     assert [folder for folder, _ in meanwhile.rows()] == ["v1"] * FILES
 
 
@@ -771,8 +748,7 @@ async def test_an_unchanged_file_moves_the_watermark_once(watching: Callable[...
     await pull_root(bench.deps, DATASET)
     ((_, first),) = marks(bench)
     bench.clock += 60 * instant.SECOND
-    again = await pull_root(bench.deps, DATASET)
-    assert isinstance(again, Ingested)
+    again = expect(Ingested, await pull_root(bench.deps, DATASET))
     assert (again.blocks, again.rows, again.files) == (1, 0, 0)
     assert [has for has, _ in marks(bench)] == [True, False]
     after = marks(bench)[-1][1]
@@ -794,8 +770,7 @@ async def test_the_same_rows_in_a_newer_file_move_it_too(watching: Callable[...,
     await pull_root(bench.deps, DATASET)
     bench.clock += 60 * instant.SECOND
     write("A,1", "B,2")
-    again = await pull_root(bench.deps, DATASET)
-    assert isinstance(again, Ingested)
+    again = expect(Ingested, await pull_root(bench.deps, DATASET))
     assert again.rows == 0
     assert marks(bench)[-1][1] > marks(bench)[0][1]
 
@@ -850,15 +825,12 @@ def numbers(counts: RowCounts) -> dict[str, int]:
 
 
 async def test_a_transaction_says_what_became_of_each_row(polling: Callable[..., Any]) -> None:
-    bench = polling()
-    bench.write("01.csv", *JANUARY)
-    first = await pull_root(bench.deps, DATASET)
-    assert isinstance(first, Ingested)
+    bench = polling(rows=JANUARY)
+    first = expect(Ingested, await pull_root(bench.deps, DATASET))
     assert numbers(first.counts) == {"read": 2, "shaped": 2, "appended": 2}
     bench.write("02.csv", JANUARY[0], "2020-01-02T00:00:00Z,B,99", "2019-01-01T00:00:00Z,C,3")
     bench.write("03.csv", JANUARY[1])
-    second = await pull_root(bench.deps, DATASET)
-    assert isinstance(second, Ingested)
+    second = expect(Ingested, await pull_root(bench.deps, DATASET))
     expected = {"read": 4, "shaped": 4, "appended": 1, "unchanged": 2, "conflicting": 1, "late": 1}
     assert numbers(second.counts) == expected
     assert [each.read for each in bench.counts] == [2, 3, 1]
@@ -867,11 +839,9 @@ async def test_a_transaction_says_what_became_of_each_row(polling: Callable[...,
 async def test_rows_for_which_nothing_is_committed_are_counted_too(bench: Any) -> None:
     bench.append(None, [Seed(dataset_id=DATASET, dataset_kind=DatasetKind.ROOT)])
     file = bench.write("a.csv")
-    done = await push_files(bench.deps, DATASET, [file], PushTerms(read=READ))
-    assert isinstance(done, Ingested)
+    expect(Ingested, await push_files(bench.deps, DATASET, [file], PushTerms(read=READ)))
     before = len(bench.events())
-    again = await push_files(bench.deps, DATASET, [file])
-    assert isinstance(again, NothingNew)
+    again = expect(NothingNew, await push_files(bench.deps, DATASET, [file]))
     assert numbers(again.counts) == {}
     assert len(bench.counts) == 1, "no row was read, and that is not kept"
     assert len(bench.events()) == before
@@ -899,8 +869,7 @@ async def test_files_that_are_passed_over_are_told_though_nothing_is_new(
         return Unchanged(skipped)
 
     monkeypatch.setattr(trigger, "fetch", fetch)
-    outcome = await pull_root(bench.deps, DATASET)
-    assert isinstance(outcome, NothingNew)
+    outcome = expect(NothingNew, await pull_root(bench.deps, DATASET))
     assert outcome.counts.skipped == skipped
     assert [each.skipped for each in bench.counts] == [skipped]
 
@@ -916,9 +885,8 @@ class Forgetful(FakeEngine):
 
 
 async def test_what_an_engine_does_not_say_is_not_known_and_what_it_wrote_is(polling: Callable[..., Any]) -> None:
-    bench = polling()
+    bench = polling(rows=JANUARY)
     bench.engine = Forgetful()
-    bench.write("01.csv", *JANUARY)
     outcome = await pull_root(bench.deps, DATASET)
     assert (outcome.counts.read, outcome.counts.unchanged) == (None, None)
     assert (outcome.counts.appended, outcome.counts.corrected, outcome.counts.retracted) == (2, 0, 0)
@@ -930,8 +898,7 @@ async def test_an_engine_that_loses_a_row_is_refused(polling: Callable[..., Any]
 
     class Lossy(FakeEngine):
         async def ingest(self, request: Any, on_progress: Any = lambda: None) -> Any:
-            answer = await super().ingest(request, on_progress)
-            assert isinstance(answer, Success)
+            answer = expect(Success, await super().ingest(request, on_progress))
             assert answer.rows is not None
             counts = {name: getattr(answer.rows, name) for name in RowCounts.__struct_fields__}
             rows = RowCounts(**{**counts, **told})
@@ -940,8 +907,7 @@ async def test_an_engine_that_loses_a_row_is_refused(polling: Callable[..., Any]
                 schema=answer.schema, rows=rows,
             )  # fmt: skip
 
-    bench = polling()
+    bench = polling(rows=JANUARY)
     bench.engine = Lossy()
-    bench.write("01.csv", *JANUARY)
     with pytest.raises(Invalid, match=r"what became of 1 of them|that the engine read"):
         await pull_root(bench.deps, DATASET)

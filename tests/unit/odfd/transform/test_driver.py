@@ -43,6 +43,7 @@ from odfd.transform.progress import TransformStep
 from odfd.transform.recovery import restore_state, run_recovering
 from odfd.transform.replay import Replayed, replay, replay_step
 from worlds.fake_engine import FakeEngine
+from worlds.kinds import expect
 from worlds.transform_world import SCHEMA
 
 # Transactions of a derived dataset, end to end over memory stores and the small engine.
@@ -52,10 +53,8 @@ DERIVED = DatasetId.from_public_key(b"d" * 32)
 
 
 async def test_first_transaction_brings_schema_and_rows(world: Any) -> None:
-    world.found()
-    world.add_rows([1, 2, 3], watermark=2000)
-    done = await run_transform(world.deps, DERIVED)
-    assert isinstance(done, Committed)
+    world.found(rows=[1, 2, 3], watermark=2000)
+    done = expect(Committed, await run_transform(world.deps, DERIVED))
     assert done.records == 3
     chain = world.chains.chain(DERIVED)
     assert isinstance(chain.block_at(2).event, SetDataSchema)
@@ -78,8 +77,7 @@ async def test_an_engine_is_warmed_only_for_unread_input(world: Any) -> None:
         await ahead(world.chains, lambda _: is_own, lambda: asked.append("warm"), [ROOT, DERIVED])
         return len(asked)
 
-    world.found()
-    world.add_rows([1])
+    world.found(rows=[1])
     assert (await pull(False), await pull()) == (0, 1)
     await run_transform(world.deps, DERIVED)
     assert await pull() == 1
@@ -99,12 +97,10 @@ async def test_nothing_new_is_up_to_date_and_writes_nothing(world: Any) -> None:
 
 
 async def test_a_heartbeat_moves_the_watermark_without_rows(world: Any) -> None:
-    world.found()
-    world.add_rows([1], watermark=1000)
+    world.found(rows=[1], watermark=1000)
     await run_transform(world.deps, DERIVED)
     world.add_rows([], watermark=5000)
-    done = await run_transform(world.deps, DERIVED)
-    assert isinstance(done, Committed)
+    done = expect(Committed, await run_transform(world.deps, DERIVED))
     assert done.event.new_data is None
     assert done.event.new_watermark == 5000 * MILLISECOND
     assert done.event.prev_offset == 0
@@ -112,36 +108,29 @@ async def test_a_heartbeat_moves_the_watermark_without_rows(world: Any) -> None:
 
 
 async def test_an_input_that_is_not_here_blocks(world: Any) -> None:
-    world.found()
-    world.add_rows([1])
+    world.found(rows=[1])
     world.chains.drop(ROOT)
-    done = await run_transform(world.deps, DERIVED)
-    assert isinstance(done, Blocked)
+    done = expect(Blocked, await run_transform(world.deps, DERIVED))
     assert "not held here" in done.reason
     assert str(ROOT) in done.hint
 
 
 async def test_a_slice_that_is_not_here_blocks(world: Any) -> None:
-    world.found()
-    world.add_rows([1])
-    event = world.chains.chain(ROOT).last_of(("AddData",)).event
-    assert isinstance(event, AddData)
+    world.found(rows=[1])
+    event = expect(AddData, world.chains.chain(ROOT).last_of(("AddData",)).event)
     assert event.new_data is not None
     world.objects.remove(event.new_data.physical_hash)
-    done = await run_transform(world.deps, DERIVED)
-    assert isinstance(done, Blocked)
+    done = expect(Blocked, await run_transform(world.deps, DERIVED))
     assert "slice" in done.reason
 
 
 async def test_a_rewritten_input_blocks(world: Any) -> None:
-    world.found()
-    world.add_rows([1])
+    world.found(rows=[1])
     await run_transform(world.deps, DERIVED)
     world.chains.drop(ROOT)
     world.append(ROOT, *rewritten())
     world.add_rows([9])
-    done = await run_transform(world.deps, DERIVED)
-    assert isinstance(done, Blocked)
+    done = expect(Blocked, await run_transform(world.deps, DERIVED))
     assert "rewritten" in done.reason
 
 
@@ -152,27 +141,22 @@ def rewritten() -> list[Any]:
 
 
 async def test_a_query_that_the_engine_refuses_is_an_outcome(world: Any) -> None:
-    world.found(query="select now() from x")
-    world.add_rows([1])
-    done = await run_transform(world.deps, DERIVED)
-    assert isinstance(done, Rejected)
+    world.found(query="select now() from x", rows=[1])
+    done = expect(Rejected, await run_transform(world.deps, DERIVED))
     assert "now()" in done.message
     assert world.chains.chain(DERIVED).head().sequence_number == 1
 
 
 async def test_the_loser_of_a_race_plans_again(world: Any) -> None:
-    world.found()
-    world.add_rows([1, 2])
+    world.found(rows=[1, 2])
     world.interfere = SetInfo(description="somebody was faster")
-    done = await run_transform(world.deps, DERIVED)
-    assert isinstance(done, Committed)
+    done = expect(Committed, await run_transform(world.deps, DERIVED))
     assert done.head.sequence_number == 4
     assert load_state(world.chains.chain(DERIVED)).next_offset == 2
 
 
 async def test_a_race_that_never_ends_is_told(world: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    world.found()
-    world.add_rows([1])
+    world.found(rows=[1])
     tries = 0
 
     async def commit(*_: object) -> Any:
@@ -187,8 +171,7 @@ async def test_a_race_that_never_ends_is_told(world: Any, monkeypatch: pytest.Mo
 
 
 async def test_the_same_question_has_the_same_transaction_id(world: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    world.found()
-    world.add_rows([1])
+    world.found(rows=[1])
     monkeypatch.setattr(world, "time", world.time)
     object.__setattr__(world.deps, "now", lambda: world.time * MILLISECOND)
     one, other = plan_next(world.deps, DERIVED), plan_next(world.deps, DERIVED)
@@ -196,8 +179,7 @@ async def test_the_same_question_has_the_same_transaction_id(world: Any, monkeyp
     assert isinstance(other, TransformPlan)
     assert one.transaction_id == other.transaction_id
     world.add_rows([2])
-    third = plan_next(world.deps, DERIVED)
-    assert isinstance(third, TransformPlan)
+    third = expect(TransformPlan, plan_next(world.deps, DERIVED))
     assert third.transaction_id != one.transaction_id
 
 
@@ -215,20 +197,17 @@ LIES = {
 
 @pytest.mark.parametrize("lie", LIES)
 async def test_an_engine_is_not_believed(world: Any, lie: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    world.found()
-    world.add_rows([1, 2])
+    world.found(rows=[1, 2])
     honest = world.engine.transform
 
     async def transform(request: Any, on_progress: Any = None) -> Any:
-        answer = await honest(request)
-        assert isinstance(answer, Success)
+        answer = expect(Success, await honest(request))
         return LIES[lie](answer)
 
     monkeypatch.setattr(world.engine, "transform", transform)
     if lie == "no interval":
         # A file that nobody speaks of is not taken; without rows, watermark and checkpoint nothing is recorded.
-        done = await run_transform(world.deps, DERIVED)
-        assert isinstance(done, Committed)
+        done = expect(Committed, await run_transform(world.deps, DERIVED))
         assert done.event is None
         assert isinstance(world.chains.chain(DERIVED).block_at(done.head.sequence_number).event, SetDataSchema)
         assert isinstance(await run_transform(world.deps, DERIVED), UpToDate)
@@ -239,8 +218,7 @@ async def test_an_engine_is_not_believed(world: Any, lie: str, monkeypatch: pyte
 
 
 async def test_a_watermark_that_goes_back_is_refused(world: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    world.found()
-    world.add_rows([1], watermark=5000)
+    world.found(rows=[1], watermark=5000)
     await run_transform(world.deps, DERIVED)
     world.add_rows([2], watermark=6000)
     honest = world.engine.transform
@@ -254,8 +232,7 @@ async def test_a_watermark_that_goes_back_is_refused(world: Any, monkeypatch: py
 
 
 async def test_an_engine_that_fails_is_a_fault(world: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    world.found()
-    world.add_rows([1])
+    world.found(rows=[1])
 
     async def transform(request: Any, on_progress: Any = None) -> Any:
         return EngineInternalError(message="a bug\nCaused by: another", backtrace="Traceback: here")
@@ -269,8 +246,7 @@ async def test_an_engine_that_fails_is_a_fault(world: Any, monkeypatch: pytest.M
 
 async def test_a_refusal_keeps_its_rule_hint_and_place(world: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """All of it stood in the message, the rule twice."""
-    world.found()
-    world.add_rows([1])
+    world.found(rows=[1])
 
     async def transform(request: Any, on_progress: Any = None) -> Any:
         return InvalidQuery(message="no such day", rule="no-day", hint="name another", place="line 2, column 8")
@@ -286,8 +262,7 @@ async def test_the_small_engine_answers_in_parts(query: str) -> None:
     asked = RawQueryRequest(
         input_data_paths=(), transform=TransformSql(engine="spark", query=query), output_data_path=""
     )
-    answer = await FakeEngine().raw_query(asked)
-    assert isinstance(answer, InvalidQuery)
+    answer = expect(InvalidQuery, await FakeEngine().raw_query(asked))
     assert answer.hint
     assert answer.hint not in answer.message
 
@@ -308,12 +283,10 @@ async def test_what_was_done_honestly_is_reproduced(world: Any) -> None:
 
 
 async def test_a_changed_number_is_found_where_it_is(world: Any) -> None:
-    world.found()
-    world.add_rows([1, 2])
+    world.found(rows=[1, 2])
     await run_transform(world.deps, DERIVED)
     world.add_rows([3, 4])
-    honest = await run_transform(world.deps, DERIVED)
-    assert isinstance(honest, Committed)
+    honest = expect(Committed, await run_transform(world.deps, DERIVED))
     # Somebody else publishes the same history but for one number, with hashes that fit.
     liar = world.chains.chain(DERIVED)
     blocks = [liar.block_at(number) for number in range(4)]
@@ -346,13 +319,11 @@ def liar_time(world: Any) -> Any:
 
 
 async def test_one_step_alone(world: Any, tmp_path: Any) -> None:
-    world.found()
-    world.add_rows([1])
+    world.found(rows=[1])
     await run_transform(world.deps, DERIVED)
     folder = tmp_path / "step"
     folder.mkdir()
-    outcome = await replay_step(world.deps, DERIVED, 3, None, folder)
-    assert isinstance(outcome, Replayed)
+    outcome = expect(Replayed, await replay_step(world.deps, DERIVED, 3, None, folder))
     assert outcome.is_reproduced
     assert outcome.schema is not None
     assert outcome.rows is not None
@@ -362,8 +333,7 @@ async def test_one_step_alone(world: Any, tmp_path: Any) -> None:
 
 
 async def test_replay_says_which_input_it_lacks(world: Any) -> None:
-    world.found()
-    world.add_rows([1])
+    world.found(rows=[1])
     await run_transform(world.deps, DERIVED)
     world.chains.drop(ROOT)
     (only,) = await steps(world)
@@ -381,10 +351,8 @@ async def test_a_root_has_no_transform(world: Any) -> None:
 
 
 def test_an_id_is_sha3(world: Any) -> None:
-    world.found()
-    world.add_rows([1])
-    plan = plan_next(world.deps, DERIVED)
-    assert isinstance(plan, TransformPlan)
+    world.found(rows=[1])
+    plan = expect(TransformPlan, plan_next(world.deps, DERIVED))
     assert Multihash.parse(plan.transaction_id).algorithm == "sha3-256"
 
 
@@ -396,13 +364,11 @@ async def test_what_may_not_be_relied_on_feeds_nothing(world: Any) -> None:
     size = world.chains.chain(ROOT).head().size
     bound = 0
     deps = replace(world.deps, usable=lambda dataset: bound if dataset == ROOT else None)
-    found = await run_transform(deps, DERIVED)
-    assert isinstance(found, Blocked)
+    found = expect(Blocked, await run_transform(deps, DERIVED))
     assert "nothing of input" in found.reason
     assert "trust show did:odf:" in found.hint
     bound = size - 1
-    done = await run_transform(deps, DERIVED)
-    assert isinstance(done, Committed)
+    done = expect(Committed, await run_transform(deps, DERIVED))
     assert done.records == 2
     for again in (size - 1, size - 2, 0):
         bound = again
@@ -410,8 +376,7 @@ async def test_what_may_not_be_relied_on_feeds_nothing(world: Any) -> None:
         assert isinstance(found, Blocked), again
         assert "may be used under the policy" in found.reason
     bound = size
-    done = await run_transform(deps, DERIVED)
-    assert isinstance(done, Committed)
+    done = expect(Committed, await run_transform(deps, DERIVED))
     assert done.records == 1
     assert isinstance(await run_transform(deps, DERIVED), UpToDate)
 
@@ -449,15 +414,13 @@ async def grown(world: Any) -> Any:
     world.found()
     for rows in ([1, 2], [3], [4, 5, 6]):
         world.add_rows(rows, watermark=rows[-1] * 1000)
-        done = await run_transform(world.deps, DERIVED)
-        assert isinstance(done, Committed)
+        done = expect(Committed, await run_transform(world.deps, DERIVED))
     world.add_rows([7], watermark=7000)
     return done.event.new_checkpoint.physical_hash
 
 
 def state_of(world: Any) -> dict[str, int]:
-    event = world.chains.chain(DERIVED).last_of(("ExecuteTransform",), None).event
-    assert isinstance(event, ExecuteTransform)
+    event = expect(ExecuteTransform, world.chains.chain(DERIVED).last_of(("ExecuteTransform",), None).event)
     return decode_checkpoint(world.objects.read(event.new_checkpoint.physical_hash)).late
 
 
@@ -467,8 +430,7 @@ async def test_a_lost_checkpoint_is_made_again_and_the_transform_goes_on(counted
     with pytest.raises(NotFound):
         await run_transform(counted.deps, DERIVED)
     steps: list[TransformStep] = []
-    done = await run_recovering(counted.deps, DERIVED, steps.append)
-    assert isinstance(done, Committed)
+    done = expect(Committed, await run_recovering(counted.deps, DERIVED, steps.append))
     assert done.records == 1
     assert counted.objects.has(lost)
     assert state_of(counted) == {"x": 7}
@@ -537,8 +499,7 @@ def declare(world: Any, query: str = "select * from x") -> None:
 
 async def derive(world: Any) -> list[str]:
     """Names of the columns of the slice that one transaction makes."""
-    done = await run_transform(world.deps, DERIVED)
-    assert isinstance(done, Committed), done
+    done = expect(Committed, await run_transform(world.deps, DERIVED))
     names: list[str] = world.rows(done.event.new_data).column_names
     return names
 
@@ -550,8 +511,7 @@ async def reproduced(world: Any) -> list[bool]:
 
 @pytest.mark.slow
 async def test_a_star_goes_on_when_its_input_grows(world: Any) -> None:
-    world.found()
-    world.add_rows([1, 2], watermark=1000)
+    world.found(rows=[1, 2], watermark=1000)
     before = await derive(world)
     grow(world, 3, 4)
     assert await derive(world) == before
@@ -565,8 +525,7 @@ async def test_a_star_goes_on_when_its_input_grows(world: Any) -> None:
 async def test_a_column_that_came_before_the_declaration_is_known(make_world: Any) -> None:
     for at_once in (False, True):
         world = make_world()
-        world.found()
-        world.add_rows([1])
+        world.found(rows=[1])
         grow(world, 2)
         declare(world)
         if not at_once:
@@ -577,8 +536,7 @@ async def test_a_column_that_came_before_the_declaration_is_known(make_world: An
 
 
 async def test_a_star_that_is_declared_again_brings_what_came_since(world: Any) -> None:
-    world.found()
-    world.add_rows([1])
+    world.found(rows=[1])
     before = await derive(world)
     grow(world, 2)
     assert await derive(world) == before
@@ -592,8 +550,7 @@ async def test_a_star_that_is_declared_again_brings_what_came_since(world: Any) 
 
 
 async def test_without_a_schema_at_the_declaration_the_first_one_counts(world: Any) -> None:
-    world.found()
-    world.add_rows([1])
+    world.found(rows=[1])
     grow(world, 2)
     assert "note" not in await derive(world)
     assert await reproduced(world) == [True]
@@ -601,8 +558,7 @@ async def test_without_a_schema_at_the_declaration_the_first_one_counts(world: A
 
 async def test_what_a_mirror_learns_late_was_not_known(world: Any) -> None:
     """Blocks older than the declaration that came after the first transaction do not change what it meant."""
-    world.found()
-    world.add_rows([1])
+    world.found(rows=[1])
     time, world.time = world.time, world.time + 10_000
     declare(world)
     world.time, declared = time, world.time

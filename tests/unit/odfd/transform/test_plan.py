@@ -39,6 +39,7 @@ from odfd.transform.pacing import up_to, within
 from odfd.transform.plan import DataBlock, Diverged, InputView, TransformPlan, UpToDate, plan_transform, settle
 from odfd.transform.progress import TransformStep, by_engine, count_repeats
 from odfd.transform.replay import Replayed, replay
+from worlds.kinds import expect
 from worlds.schemas import legacy
 from worlds.transform_world import SCHEMA
 
@@ -86,8 +87,7 @@ def test_any_cutting_gives_each_block_once_in_order(make_world: Any, history: li
     cuts = sorted(data.draw(st.sets(st.integers(0, len(heads) - 1)))) or [len(heads) - 1]
     position, given_blocks, offsets = InputPosition(None, None), [], []
     for cut in cuts:
-        view = view_input(world.chains.chain(ROOT), ROOT, "x", position, heads[cut], ())
-        assert isinstance(view, InputView)
+        view = expect(InputView, view_input(world.chains.chain(ROOT), ROOT, "x", position, heads[cut], ()))
         consumed = view.consumed
         assert consumed.prev_block_hash == position.block_hash
         assert consumed.prev_offset == position.offset
@@ -121,8 +121,7 @@ def test_reopened_blocks_come_once_in_order_whatever_runs_name_them(make_world: 
         runs.append((first, last))
     named = [(blocks[first].hash, blocks[last].hash) for first, last in runs]
     position = InputPosition(heads[-1], None)
-    view = view_input(world.chains.chain(ROOT), ROOT, "x", position, heads[-1], named)
-    assert isinstance(view, InputView)
+    view = expect(InputView, view_input(world.chains.chain(ROOT), ROOT, "x", position, heads[-1], named))
     wanted = sorted({number for first, last in runs for number in range(first, last + 1)})
     assert [block.hash for block in view.reopened] == [blocks[number].hash for number in wanted]
     assert view.new == ()
@@ -171,10 +170,8 @@ class Counting:
 
 def test_watermark_and_checkpoint_that_do_not_move_are_named_again(world: Any) -> None:
     publish(world, [])
-    plan = plan_of(world)
-    assert isinstance(plan, TransformPlan)
-    before = world.chains.chain(ROOT).last_of(("SetDataSchema",)).event
-    assert isinstance(before, SetDataSchema)
+    plan = expect(TransformPlan, plan_of(world))
+    before = expect(SetDataSchema, world.chains.chain(ROOT).last_of(("SetDataSchema",)).event)
     event = settle(plan, Success(schema=before.schema), None, None)
     assert (event.new_watermark, event.new_checkpoint, event.prev_offset) == (None, None, None)
     held = Checkpoint(physical_hash=Multihash.sha3_256(b"held"), size=4)
@@ -189,8 +186,7 @@ def test_watermark_and_checkpoint_that_do_not_move_are_named_again(world: Any) -
 
 def test_up_to_date_until_there_is_a_schema(world: Any) -> None:
     world.found()
-    plan = plan_of(world)
-    assert isinstance(plan, UpToDate)
+    plan = expect(UpToDate, plan_of(world))
     assert "no data yet" in plan.reason
 
 
@@ -198,8 +194,7 @@ def test_an_input_whose_schema_is_in_the_legacy_form_is_taken(world: Any) -> Non
     world.found()
     said = SetDataSchema(raw_arrow_schema=legacy(SCHEMA))
     cut = world.append(ROOT, said).hash
-    view = view_input(world.chains.chain(ROOT), ROOT, "x", InputPosition(None, None), cut, ())
-    assert isinstance(view, InputView)
+    view = expect(InputView, view_input(world.chains.chain(ROOT), ROOT, "x", InputPosition(None, None), cut, ()))
     assert view.schema is not None
     assert to_arrow(view.schema).equals(SCHEMA)
 
@@ -209,8 +204,7 @@ def test_inputs_keep_their_order(world: Any) -> None:
     other = DatasetId.from_public_key(b"a" * 32)
     publish(world, [])
     chain = world.chains.chain(ROOT)
-    view = view_input(chain, ROOT, "x", InputPosition(None, None), chain.head().hash, ())
-    assert isinstance(view, InputView)
+    view = expect(InputView, view_input(chain, ROOT, "x", InputPosition(None, None), chain.head().hash, ()))
     transform = SetTransform(
         inputs=(TransformInput(dataset_ref=str(other), alias="y"), TransformInput(dataset_ref=str(ROOT), alias="x")),
         transform=TransformSql(engine="spark", queries=(SqlQueryStep(query="select 1"),)),
@@ -225,8 +219,7 @@ def test_inputs_keep_their_order(world: Any) -> None:
     second = InputView(
         **{name: getattr(view, name) for name in view.__struct_fields__} | {"dataset": other, "alias": "y"}
     )
-    plan = plan_transform(state, Multihash.sha3_256(b"t"), [second, view], Instant(0))
-    assert isinstance(plan, TransformPlan)
+    plan = expect(TransformPlan, plan_transform(state, Multihash.sha3_256(b"t"), [second, view], Instant(0)))
     assert [each.dataset_id for each in plan.query_inputs] == [other, ROOT]
 
 
