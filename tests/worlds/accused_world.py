@@ -16,7 +16,6 @@ from chain.model.events import DatasetKind, ExecuteTransform, Seed, SetTransform
 from chain.model.source import SqlQueryStep, TransformSql
 from chain.statements import envelope, statement
 from chain.statements.keys import SigningKey
-from chain.statements.statement import HeadStatement
 from chain.statements.tree import Frontier
 from engines.contract import Success
 from odfd.transform.driver import Committed, run_transform
@@ -25,6 +24,7 @@ from odfd.trust.evidence import bundle
 from odfd.trust.evidence.bundle import Accusation, GatheredBundle, gather
 from odfd.trust.validation.attestation_publisher import actual_of
 from worlds.fake_engine import FakeEngine
+from worlds.statements import head_statement
 from worlds.transform_world import World
 
 NOW = instant.parse("2026-11-20T08:00:00Z")
@@ -59,16 +59,7 @@ class LyingEngine:
 
 
 def signed_head(key: SigningKey, size: int, root: bytes, head: Any, now: Any = NOW, epoch: int = 0) -> Any:
-    said = HeadStatement(
-        dataset=key.dataset_id,
-        epoch=epoch,
-        size=size,
-        root_hash=root,
-        authority=0,
-        issued_at=statement.when(now),
-        expires_at=statement.when(now + 7 * 86400 * instant.SECOND),
-        head=head,
-    )
+    said = head_statement(key.dataset_id, size, root, at=now, epoch=epoch, head=head)
     return said, envelope.unseal(envelope.seal(statement.encode(said), key), said.MAX_ENVELOPE)
 
 

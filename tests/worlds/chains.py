@@ -11,17 +11,19 @@ from chain.model.block import Block, MetadataBlock
 from chain.model.events import DatasetKind, MetadataEvent, Seed, SetInfo
 
 
+def following(last: Block | None, event: MetadataEvent, at: int) -> Block:
+    """The block after another, or the first."""
+    before, number = (last.hash, last.sequence_number + 1) if last else (None, 0)
+    return encode_block(
+        MetadataBlock(system_time=Instant(at), prev_block_hash=before, sequence_number=number, event=event)
+    )
+
+
 def linked(events: Iterable[MetadataEvent], at: Instant, step: int = 0) -> list[Block]:
     """One block an event, each naming the hash of the one before; ``step``: nanoseconds from one to the next."""
     blocks: list[Block] = []
     for number, event in enumerate(events):
-        content = MetadataBlock(
-            system_time=Instant(at + number * step),
-            prev_block_hash=blocks[-1].hash if blocks else None,
-            sequence_number=number,
-            event=event,
-        )
-        blocks.append(encode_block(content))
+        blocks.append(following(blocks[-1] if blocks else None, event, at + number * step))
     return blocks
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
 
 from chain import instant
 from chain.ids import DatasetId, KeyDid
@@ -17,10 +17,23 @@ from p2p.ports import PeerId
 NOW: Final = instant.parse("2026-11-20T08:00:00Z")
 UNTIL: Final = "2027-06-01T00:00:00Z"
 PEER: Final = PeerId("12D3KooWPeer")
+WEEK: Final = 7 * 86400 * instant.SECOND
+ENGINE: Final = EngineUsed(name="spark", digest="sha256:0", pinned=True, sandbox="host", platform="linux/amd64")
 
 
 def key(number: int) -> SigningKey:
     return SigningKey(number.to_bytes(32, "big"))
+
+
+def head_statement(
+    dataset: DatasetId, size: int, root: bytes = b"r" * 32, *, at: int = NOW, lasts: int = WEEK, **more: Any
+) -> HeadStatement:
+    """What a writer says of a chain, of which ``more`` may say otherwise."""
+    terms: dict[str, Any] = {
+        "epoch": 0, "authority": 0, "issued_at": statement.when(Instant(at)),
+        "expires_at": statement.when(Instant(at + lasts)), "head": Multihash.sha3_256(b"block"), **more,
+    }  # fmt: skip
+    return HeadStatement(dataset=dataset, size=size, root_hash=root, **terms)
 
 
 def head(
@@ -28,23 +41,28 @@ def head(
     version: int = 0, node: KeyDid | None = None, upper: int | None = None,
 ) -> bytes:  # fmt: skip
     """``late``: seconds after NOW; ``version``: of the authority under which it is signed."""
-    at = Instant(NOW + late * instant.SECOND)
-    said = HeadStatement(
-        dataset=owner.dataset_id, epoch=0, size=size, root_hash=root, authority=version,
-        issued_at=statement.when(at), expires_at=statement.when(Instant(at + 86400 * instant.SECOND)),
+    said = head_statement(
+        owner.dataset_id, size, root, at=NOW + late * instant.SECOND, lasts=86400 * instant.SECOND, authority=version,
         node=node, upper=upper, head=Multihash.sha3_256(b"block %d" % size),
     )  # fmt: skip
     return envelope.seal(statement.encode(said), by or owner)
 
 
+def attestation_statement(
+    validator: KeyDid, dataset: DatasetId, size: int, root: bytes = b"r" * 32, **more: Any
+) -> Attestation:
+    """A validator reproduced all of a chain, if ``more`` does not say otherwise."""
+    terms: dict[str, Any] = {
+        "epoch": 0, "serial": 1, "determinism": "strict", "finished_at": statement.when(NOW), "engines": (ENGINE,),
+        "spans": (Span(first=0, last=size - 1, verdict="reproduced", state="genesis", engine=0),),
+        "head": Multihash.sha3_256(b"head"), **more,
+    }  # fmt: skip
+    return Attestation(validator=validator, dataset=dataset, size=size, root_hash=root, **terms)
+
+
 def attestation(validator: SigningKey, dataset: DatasetId, serial: int = 1, previous: Multihash | None = None) -> bytes:
-    said = Attestation(
-        validator=validator.did, dataset=dataset, epoch=0, size=8, root_hash=b"r" * 32, serial=serial,
-        previous=previous, determinism="strict", finished_at=statement.when(NOW),
-        engines=(EngineUsed(name="spark", digest="sha256:0", pinned=True, sandbox="host", platform="linux/amd64"),),
-        spans=(Span(first=0, last=7, verdict="reproduced", state="genesis", engine=0),),
-        head=Multihash.sha3_256(b"block 8"),
-    )  # fmt: skip
+    last = Multihash.sha3_256(b"block 8")
+    said = attestation_statement(validator.did, dataset, 8, serial=serial, previous=previous, head=last)
     return envelope.seal(statement.encode(said), validator)
 
 

@@ -25,7 +25,7 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 import pyarrow as pa
 
-from chain.codec.blocks import decode_block, encode_block
+from chain.codec.blocks import decode_block
 from chain.compaction import Limits
 from chain.data.arrow_schema import from_arrow
 from chain.data.logical_hash import logical_hash_file
@@ -33,7 +33,7 @@ from chain.data.parquet import write_slice
 from chain.errors import Conflict, Environment
 from chain.ids import DatasetId
 from chain.instant import Instant
-from chain.model.block import Block, MetadataBlock
+from chain.model.block import Block
 from chain.model.events import (
     AddData,
     Checkpoint,
@@ -58,6 +58,7 @@ from odfd.store.directory import StateLock
 from odfd.transfer.folders import export_dataset, import_dataset
 from odfd.verify.report import Level, VerificationResult
 from odfd.verify.verify import VerificationRequest, verify_chain
+from worlds.chains import following
 from worlds.power import PowerDisk
 
 OPAQUE = [DatasetId.from_public_key(bytes([n]) * 32) for n in (1, 2)]
@@ -191,7 +192,7 @@ def append_slices(store: Store, dataset: DatasetId, lot: random.Random, time: In
     blocks: list[Block] = []
     last = store.chains.chain(dataset).block_at(head.sequence_number) if head else None
     for event in events:
-        last = _following(last, event, time)
+        last = following(last, event, max(time, last.system_time) if last else time)
         blocks.append(last)
     store.chains.commit([Append(dataset=dataset, expected=head, blocks=blocks, objects=names)])
 
@@ -228,7 +229,7 @@ def _append_opaque(store: Store, lot: random.Random, time: Instant) -> None:
             before = last.event.new_checkpoint if isinstance(last.event, AddData) else None
             saved = Checkpoint(physical_hash=names[-1], size=len(data))
             event = AddData(prev_checkpoint=before.physical_hash if before else None, new_checkpoint=saved)
-        last = _following(last, event, time)
+        last = following(last, event, max(time, last.system_time) if last else time)
         blocks.append(last)
     store.chains.commit([Append(dataset=dataset, expected=head, blocks=blocks, objects=names)])
 
@@ -240,17 +241,6 @@ def _add(store: Store, data: bytes) -> Multihash:
         with disk(staged):
             staged.write_bytes(data)
         return store.objects.add_file(staged)
-
-
-def _following(last: Block | None, event: MetadataEvent, time: Instant) -> Block:
-    return encode_block(
-        MetadataBlock(
-            system_time=max(time, last.system_time) if last else time,
-            prev_block_hash=last.hash if last else None,
-            sequence_number=last.sequence_number + 1 if last else 0,
-            event=event,
-        )
-    )
 
 
 def make_sources(directory: Path) -> Path:

@@ -6,16 +6,16 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from chain.codec.blocks import encode_block
 from chain.ids import DatasetId
 from chain.instant import Instant
-from chain.model.block import Block, MetadataBlock
+from chain.model.block import Block
 from chain.model.events import AddData, DatasetKind, Seed, SetInfo
 from chain.multihash import Multihash
 from chain.store.base import ChainStore, Head, ObjectStore
 from chain.store.database import open_database
 from chain.store.objects import DiskObjects
 from chain.store.sqlite import SqliteChains
+from worlds.chains import following
 from worlds.memory_store import MemoryChains, MemoryObjects
 
 
@@ -55,14 +55,7 @@ def blocks(owner: DatasetId, count: int, after: Block | None = None, note: str =
             event = SetInfo(description=f"{note}{number}")
         else:
             event = AddData(new_watermark=Instant(number * 10**9 + len(note)))
-        last = encode_block(
-            MetadataBlock(
-                system_time=Instant(number * 10**6),
-                prev_block_hash=last.hash if last else None,
-                sequence_number=number,
-                event=event,
-            )
-        )
+        last = following(last, event, number * 10**6)
         made.append(last)
     return made
 

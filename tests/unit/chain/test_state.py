@@ -15,12 +15,11 @@ from hypothesis import given, settings
 
 from chain import ids, multibase
 from chain.codec import blocks, flat, manifest
-from chain.codec.blocks import encode_block
 from chain.compare import Relation, compare
 from chain.errors import Invalid
 from chain.ids import DatasetId, KeyDid, parse_name
 from chain.instant import Instant
-from chain.model.block import Block, MetadataBlock, UnknownEvent
+from chain.model.block import Block, UnknownEvent
 from chain.model.events import (
     AddData,
     AddPushSource,
@@ -49,6 +48,7 @@ from chain.rules import check_block
 from chain.state import ChainState, InputPosition, load_state
 from chain.store.schema import KINDS, kind_name
 from chain.walk import newest_first, oldest_first
+from worlds.chains import following
 from worlds.depth import share
 
 ME = DatasetId.from_public_key(bytes(32))
@@ -87,13 +87,8 @@ class Chain:
 def chained(events: Iterable[MetadataEvent | UnknownEvent], onto: list[Block] | None = None) -> list[Block]:
     blocks = list(onto or [])
     for event in events:
-        content = MetadataBlock(
-            system_time=Instant(len(blocks)),
-            prev_block_hash=blocks[-1].hash if blocks else None,
-            sequence_number=len(blocks),
-            event=SetInfo() if isinstance(event, UnknownEvent) else event,
-        )
-        block = encode_block(content)
+        known = SetInfo() if isinstance(event, UnknownEvent) else event
+        block = following(blocks[-1] if blocks else None, known, len(blocks))
         blocks.append(msgspec.structs.replace(block, event=event) if isinstance(event, UnknownEvent) else block)
     return blocks
 

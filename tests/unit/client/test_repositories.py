@@ -17,12 +17,10 @@ import httpx
 import pyarrow as pa
 import pytest
 
-from chain.codec.blocks import encode_block
 from chain.data.logical_hash import logical_hash_file
 from chain.data.parquet import write_slice
 from chain.ids import DatasetId
-from chain.instant import Instant
-from chain.model.block import Block, MetadataBlock
+from chain.model.block import Block
 from chain.model.events import (
     AddData,
     AddPushSource,
@@ -55,6 +53,7 @@ from odfd_client import (
     open_repository,
 )
 from odfd_client.places import StorePlace
+from worlds.chains import following
 from worlds.s3_server import new_bucket, s3_server
 from worlds.web_site import Site
 
@@ -91,17 +90,10 @@ class Chain:
 
     def event(self, event: MetadataEvent) -> None:
         self._time += 1
-        last = self._blocks[-1].hash if self._blocks else None
-        block = encode_block(
-            MetadataBlock(
-                system_time=Instant(self._time * SECOND),
-                prev_block_hash=last,
-                sequence_number=len(self._blocks),
-                event=event,
-            )
-        )
+        last = self._blocks[-1] if self._blocks else None
+        block = following(last, event, self._time * SECOND)
         self._writer.add_block(block.hash, block.raw)
-        self._writer.set_head(block.hash, last)
+        self._writer.set_head(block.hash, last.hash if last else None)
         self._blocks.append(block)
 
     def add(self, *rows: tuple[int, str, float | None]) -> None:

@@ -45,6 +45,7 @@ from chain.statements.statement import (
     Writer,
 )
 from chain.statements.tree import EMPTY_ROOT, Frontier, Tree, is_consistent, leaf_hash, node_hash, root_from_inclusion
+from worlds.statements import attestation_statement, head_statement
 
 ALICE = SigningKey(b"a" * 32)
 BOB = SigningKey(b"b" * 32)
@@ -52,28 +53,16 @@ NOW = instant.parse("2026-11-20T08:00:00.123Z")
 
 
 def head(size: int = 8) -> HeadStatement:
-    return HeadStatement(
-        dataset=ALICE.dataset_id,
-        epoch=0,
-        size=size,
-        root_hash=b"r" * 32,
-        authority=0,
-        issued_at=statement.when(NOW),
-        expires_at="2026-11-27T08:00:00Z",
-        head=Multihash.sha3_256(b"block"),
-    )
+    return head_statement(ALICE.dataset_id, size, at=NOW)
 
 
 def attestation() -> Attestation:
-    return Attestation(
-        validator=ALICE.did,
-        dataset=ALICE.dataset_id,
-        epoch=0,
-        size=8,
-        root_hash=b"r" * 32,
+    return attestation_statement(
+        ALICE.did,
+        ALICE.dataset_id,
+        8,
         serial=4,
         previous=Multihash.sha3_256(b"before"),
-        determinism="strict",
         finished_at="2026-11-20T09:31:02Z",
         engines=(EngineUsed(name="spark", digest="sha256:00", pinned=True, sandbox="host", platform="linux/amd64"),),
         spans=(Span(first=0, last=7, verdict="mismatch", state="genesis", engine=0),),
@@ -300,38 +289,15 @@ TREE = TreeHead(size=4, root_hash=b"r" * 32)
 RULES = Rules(use="data & fresh", groups=(RuleGroup(name="a", keys=(SIGNERS[1].did,)),), f=0, max_stale="7d")
 OPERATOR = NodeClaims(name="Graz", contact="mail@example.org", about="Air over Graz")
 SPOKEN: list[AnyPredicate] = [
-    HeadStatement(
-        dataset=DATASET,
-        epoch=0,
-        size=4,
-        root_hash=b"r" * 32,
-        authority=0,
-        issued_at=TIME,
-        expires_at="2026-11-27T08:00:00Z",
-        head=HEAD,
-    ),
-    HeadStatement(
-        dataset=DATASET,
-        epoch=0,
-        size=4,
-        root_hash=b"r" * 32,
-        authority=0,
-        issued_at=TIME,
-        expires_at="2026-11-27T08:00:00Z",
-        node=SIGNERS[1].did,
-        head=HEAD,
-    ),
-    Attestation(
-        validator=SIGNERS[1].did,
-        dataset=DATASET,
-        epoch=0,
-        size=4,
-        root_hash=b"r" * 32,
-        serial=1,
-        determinism="strict",
-        finished_at=TIME,
+    head_statement(DATASET, 4, head=HEAD),
+    head_statement(DATASET, 4, node=SIGNERS[1].did, head=HEAD),
+    attestation_statement(
+        SIGNERS[1].did,
+        DATASET,
+        4,
         spans=(Span(first=0, last=3, verdict="reproduced", state="genesis"),),
         head=HEAD,
+        engines=(),
     ),
     Authority(
         dataset=DATASET,

@@ -31,7 +31,7 @@ from chain.store.rewriting import RewritePlan, plan_merging, plan_metadata, plan
 from chain.store.sqlite import SqliteChains
 from odfd.transfer.folders import import_dataset
 from odfd.verify.verify import VerificationRequest, verify_chain
-from worlds.chains import linked
+from worlds.chains import following, linked
 from worlds.counted import Questions, questions
 
 GOLDEN = Path(__file__).parents[3] / "golden" / "kamu"
@@ -316,14 +316,7 @@ class CollectedStore:
         event: Seed | AddData = AddData(new_checkpoint=Checkpoint(physical_hash=name, size=len(data)))
         if last is None:
             event = Seed(dataset_id=OWNER, dataset_kind=DatasetKind.ROOT)
-        block = encode_block(
-            MetadataBlock(
-                system_time=Instant(0),
-                prev_block_hash=last.hash if last else None,
-                sequence_number=len(self.blocks),
-                event=event,
-            )
-        )
+        block = following(last, event, 0)
         expected = Head(last.hash, last.sequence_number) if last else None
         self.chains.commit([Append(dataset=OWNER, expected=expected, blocks=[block], objects=[name])])
         self.blocks.append(block)

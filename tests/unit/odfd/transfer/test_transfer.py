@@ -27,6 +27,7 @@ from chain.store.sqlite import SqliteChains
 from odfd.transfer.delta_log import LOG, check_types, table_schema, write_log
 from odfd.transfer.folders import NotVerified, Transfer, export_dataset, import_dataset, whole_or_gone
 from odfd.verify.verify import VerificationRequest, verify_chain
+from worlds.chains import following
 from worlds.full_disk import room_for
 
 # A folder with a Delta log is a Delta table to its readers, and still the same dataset.
@@ -329,20 +330,11 @@ def test_another_history_is_refused(store: Store, tmp_path: Path) -> None:
 
     A chain that parts: the same beginning, then blocks of its own.
     """
-    from chain.codec.blocks import encode_block
-    from chain.model.block import MetadataBlock
     from chain.model.events import SetInfo
 
     early = truncated(GOLDEN / "flights", tmp_path / "early", 9)
     last = DirectoryChain(early).block_at(8)
-    other = encode_block(
-        MetadataBlock(
-            system_time=last.system_time,
-            prev_block_hash=last.hash,
-            sequence_number=9,
-            event=SetInfo(description="another"),
-        )
-    )
+    other = following(last, SetInfo(description="another"), last.system_time)
     writer = DirectoryWriter(early)
     writer.add_block(other.hash, other.raw)
     writer.set_head(other.hash, last.hash)

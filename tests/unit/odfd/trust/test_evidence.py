@@ -58,6 +58,7 @@ from odfd.trust.evidence.bundle_store import BundleQuota, BundleStore, StoredBun
 from odfd.trust.validation.evidence_rechecker import Claim, EvidenceRechecker, OwnFindings, _run, claims
 from odfd.trust.validation.recheck import RecheckAnswer, Result, recheck
 from odfd.verify.report import VerifyFinding
+from worlds.statements import attestation_statement, head_statement
 
 # A bundle says one thing to everyone: what the accused signed. What the reporter adds changes nothing.
 
@@ -384,16 +385,7 @@ NOW = instant.parse("2026-11-20T08:00:00Z")
 
 
 def head_value(key: SigningKey) -> dict[str, canonical.Json]:
-    said = HeadStatement(
-        dataset=key.dataset_id,
-        epoch=0,
-        size=2,
-        root_hash=bytes(32),
-        authority=0,
-        issued_at=statement.when(NOW),
-        expires_at=statement.when(NOW + 7 * 86400 * instant.SECOND),
-        head=Multihash.sha3_256(b"head"),
-    )
+    said = head_statement(key.dataset_id, 2, bytes(32), head=Multihash.sha3_256(b"head"))
     value = canonical.decode(envelope.seal(statement.encode(said), key))
     assert isinstance(value, dict)
     return value
@@ -550,15 +542,12 @@ def bundle_of(*words: object) -> Multihash:
 
 def says(key: KeyDid, wrong: dict[int, int], *, pinned: bool = True, determinism: str = "strict") -> Attestation:
     """Steps on which it got another answer, and which."""
-    return Attestation(
-        validator=key,
-        dataset=DATASET,
-        epoch=0,
-        size=10,
-        root_hash=bytes(32),
-        serial=1,
+    return attestation_statement(
+        key,
+        DATASET,
+        10,
+        bytes(32),
         determinism=determinism,
-        finished_at="2026-11-20T08:00:00Z",
         engines=(msgspec.structs.replace(ENGINE, pinned=pinned),),
         spans=tuple(Span(first=step, last=step, verdict="mismatch", state="genesis", engine=0) for step in wrong),
         mismatch=tuple(
@@ -757,16 +746,7 @@ def version_one(by: SigningKey = ACCUSED_OWNER) -> bytes:
 
 
 def manifest(by: SigningKey = NODE, *versions: bytes, at: Instant = NOW) -> BundleManifest:
-    said = HeadStatement(
-        dataset=ACCUSED_OWNER.dataset_id,
-        epoch=0,
-        size=8,
-        root_hash=b"r" * 32,
-        authority=1,
-        issued_at=statement.when(at),
-        expires_at=statement.when(Instant(at + 86400 * instant.SECOND)),
-        head=Multihash.sha3_256(b"block"),
-    )
+    said = head_statement(ACCUSED_OWNER.dataset_id, 8, at=at, lasts=86400 * instant.SECOND, authority=1)
     return BundleManifest(
         type=BUNDLE, head=form(envelope.seal(statement.encode(said), by)), sequence_number=7, objects=(),
         actual=Actual(records=1), authority=tuple(map(form, versions)),
@@ -845,17 +825,8 @@ def voted_twice(validator: int, verdict: str) -> Proof:
     key = SigningKey(bytes([validator]) * 32)
 
     def vote(said: str) -> bytes:
-        body = Attestation(
-            validator=key.did,
-            dataset=FORKING.dataset_id,
-            epoch=0,
-            size=10,
-            root_hash=b"r" * 32,
-            serial=1,
-            determinism="strict",
-            finished_at=statement.when(NOW),
-            spans=(Span(first=0, last=9, verdict=said),),
-            head=Multihash.sha3_256(b"head"),
+        body = attestation_statement(
+            key.did, FORKING.dataset_id, 10, spans=(Span(first=0, last=9, verdict=said),), engines=()
         )
         return envelope.seal(statement.encode(body), key)
 

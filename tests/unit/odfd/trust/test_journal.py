@@ -34,6 +34,7 @@ from odfd.store.ledger.cosignatures import Cosignatures
 from odfd.store.ledger.log import STEPS, Ledger
 from p2p.ports import PeerId, PeerView
 from worlds.full_disk import room_for
+from worlds.statements import head_statement
 
 ALICE, BOB = (SigningKey(seed * 32) for seed in (b"a", b"b"))
 NOW = instant.parse("2026-11-20T08:00:00Z")
@@ -204,14 +205,12 @@ def ledger() -> sqlite3.Connection:
 
 
 def head(size: int, epoch: int = 0) -> HeadStatement:
-    return HeadStatement(
-        dataset=ALICE.dataset_id,
+    return head_statement(
+        ALICE.dataset_id,
+        size,
+        bytes([size]) * 32,
+        lasts=86400 * instant.SECOND,
         epoch=epoch,
-        size=size,
-        root_hash=bytes([size]) * 32,
-        authority=0,
-        issued_at=statement.when(NOW),
-        expires_at=statement.when(instant.Instant(NOW + 86400 * instant.SECOND)),
         head=Multihash.sha3_256(b"block %d" % size),
     )
 

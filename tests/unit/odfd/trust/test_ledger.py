@@ -42,6 +42,7 @@ from odfd.trust.admission.rules import AdmissionOutcome, admit_attestation, admi
 from odfd.trust.admission.statement_processor import StatementProcessor
 from p2p.ports import PeerId, PeerView
 from worlds.chains import noted
+from worlds.statements import attestation_statement, head_statement
 
 # Ledger, admission, key store: order of statements, links of the log, a signer that never contradicts itself.
 
@@ -60,14 +61,13 @@ def head(
     authority: int = 0,
     upper: int | None = None,
 ) -> HeadStatement:
-    return HeadStatement(
-        dataset=ALICE.dataset_id,
-        epoch=0,
-        size=size,
-        root_hash=root * 32,
+    return head_statement(
+        ALICE.dataset_id,
+        size,
+        root * 32,
+        at=at,
+        lasts=days * 86400 * instant.SECOND,
         authority=authority,
-        issued_at=statement.when(at),
-        expires_at=statement.when(Instant(at + days * 86400 * instant.SECOND)),
         upper=upper,
         head=Multihash.sha3_256(b"block %d" % size),
     )
@@ -133,19 +133,13 @@ def test_far_date_locks_nobody_out() -> None:
 
 
 def attested(serial: int, *spans: Span, previous: Multihash | None = None) -> Attestation:
-    return Attestation(
-        validator=BOB.did,
-        dataset=ALICE.dataset_id,
-        epoch=0,
-        size=4,
-        root_hash=b"r" * 32,
+    return attestation_statement(
+        BOB.did,
+        ALICE.dataset_id,
+        4,
         serial=serial,
         previous=previous,
-        determinism="strict",
-        finished_at=statement.when(NOW),
-        engines=(ENGINE,),
         spans=spans or (Span(first=0, last=3, verdict="reproduced", state="genesis", engine=0),),
-        head=Multihash.sha3_256(b"head"),
     )
 
 
@@ -310,34 +304,12 @@ def after(days: float) -> Instant:
 
 
 def retained_head(size: int, key: SigningKey = ANNA, at: Instant = NOW) -> Signed:
-    said = HeadStatement(
-        dataset=DATASET,
-        epoch=0,
-        size=size,
-        root_hash=b"r" * 32,
-        authority=0,
-        issued_at=statement.when(at),
-        expires_at=statement.when(Instant(at + 7 * DAY)),
-        head=Multihash.sha3_256(b"block %d" % size),
-    )
+    said = head_statement(DATASET, size, at=at, head=Multihash.sha3_256(b"block %d" % size))
     return envelope.unseal(envelope.seal(statement.encode(said), key), statement.MAX_ANY)
 
 
 def retained_attestation(serial: int) -> Signed:
-    said = Attestation(
-        validator=BEN.did,
-        dataset=DATASET,
-        epoch=0,
-        size=4,
-        root_hash=b"r" * 32,
-        serial=serial,
-        previous=None,
-        determinism="strict",
-        finished_at=statement.when(NOW),
-        engines=(EngineUsed(name="spark", digest="sha256:0", pinned=True, sandbox="host", platform="linux/amd64"),),
-        spans=(Span(first=0, last=3, verdict="reproduced", state="genesis", engine=0),),
-        head=Multihash.sha3_256(b"head"),
-    )
+    said = attestation_statement(BEN.did, DATASET, 4, serial=serial)
     return envelope.unseal(envelope.seal(statement.encode(said), BEN), statement.MAX_ANY)
 
 
@@ -605,16 +577,7 @@ LEAVES = [hashlib.sha3_256(str(at).encode()).digest() for at in range(LENGTH)]
 
 def head_of(leaves: list[bytes]) -> tuple[HeadStatement, Signed]:
     tree = Frontier().extend(leaves)
-    said = HeadStatement(
-        dataset=OWNER.dataset_id,
-        epoch=0,
-        size=tree.size,
-        root_hash=tree.root,
-        authority=0,
-        issued_at=statement.when(NOW),
-        expires_at="2026-11-27T08:00:00Z",
-        head=Multihash.from_digest(0x16, leaves[-1]),
-    )
+    said = head_statement(OWNER.dataset_id, tree.size, tree.root, head=Multihash.from_digest(0x16, leaves[-1]))
     return said, envelope.unseal(envelope.seal(statement.encode(said), OWNER), 4096)
 
 
@@ -660,16 +623,7 @@ def chain_of(notes: list[str]) -> list[Block]:
 
 def head_of_blocks(blocks: list[Block]) -> tuple[HeadStatement, bytes]:
     tree = Frontier().extend(block.hash.digest for block in blocks)
-    said = HeadStatement(
-        dataset=OWNER.dataset_id,
-        epoch=0,
-        size=tree.size,
-        root_hash=tree.root,
-        authority=0,
-        issued_at=statement.when(NOW),
-        expires_at="2026-11-27T08:00:00Z",
-        head=blocks[-1].hash,
-    )
+    said = head_statement(OWNER.dataset_id, tree.size, tree.root, head=blocks[-1].hash)
     return said, envelope.seal(statement.encode(said), OWNER)
 
 

@@ -17,10 +17,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from chain import instant
-from chain.codec.blocks import encode_block
 from chain.errors import Invalid
 from chain.instant import Instant
-from chain.model.block import Block, MetadataBlock
+from chain.model.block import Block
 from chain.model.events import AddData, DatasetKind, DataSlice, OffsetInterval, Seed, SetInfo
 from chain.multihash import Multihash
 from chain.statements import canonical, envelope, statement
@@ -58,6 +57,8 @@ from odfd.trust.admission.rules import (
 )
 from odfd.trust.judgement.observation_reach import WINDOW, ObservationReach, behind, electorate
 from odfd.trust.judgement.verdicts import ChainExtent, DatasetStatus, Decision, ReachAssessment, ReachBound, reach
+from worlds.chains import following
+from worlds.statements import attestation_statement, head_statement
 
 # Observations of root data: what they must be, what is kept of them, whose count, and how far they let one rely.
 
@@ -310,14 +311,8 @@ def history(mark: str) -> list[Block]:
         )
         other = SetInfo(description=f"note {number} {mark if number >= 4 else ''}")
         event = Seed(dataset_id=OWNER.dataset_id, dataset_kind=DatasetKind.ROOT) if number == 0 else data
-        before = blocks[-1].hash if blocks else None
-        content = MetadataBlock(
-            system_time=NOW,
-            prev_block_hash=before,
-            sequence_number=number,
-            event=other if number and number % 3 == 1 else event,
-        )
-        blocks.append(encode_block(content))
+        said = other if number and number % 3 == 1 else event
+        blocks.append(following(blocks[-1] if blocks else None, said, NOW))
     return blocks
 
 
@@ -434,16 +429,7 @@ RESET = grown(TWO, [NEW], opened(2, 5, 12))
 
 
 def head(size: int, epoch: int = 0, authority: int = 0, root: bytes = ROOT, at: Instant = NOW) -> HeadStatement:
-    return HeadStatement(
-        dataset=PUBLISHER.dataset_id,
-        epoch=epoch,
-        size=size,
-        root_hash=root,
-        authority=authority,
-        issued_at=statement.when(at),
-        expires_at=statement.when(Instant(at + 7 * DAY)),
-        head=SEED,
-    )
+    return head_statement(PUBLISHER.dataset_id, size, root, at=at, epoch=epoch, authority=authority, head=SEED)
 
 
 def admitted(
@@ -616,14 +602,11 @@ def test_forged_and_early_authorities_are_not_taken() -> None:
 
 
 def attestation(at: Instant) -> Attestation:
-    return Attestation(
-        validator=NODE.did,
-        dataset=PUBLISHER.dataset_id,
-        epoch=0,
-        size=3,
-        root_hash=ROOT,
-        serial=1,
-        determinism="strict",
+    return attestation_statement(
+        NODE.did,
+        PUBLISHER.dataset_id,
+        3,
+        ROOT,
         finished_at=statement.when(at),
         engines=(),
         spans=(Span(first=0, last=2, verdict="not-attempted"),),

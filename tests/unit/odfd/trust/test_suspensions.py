@@ -55,6 +55,7 @@ from odfd.trust.judgement.verdicts import DatasetStatus, GroupVerdict, VerdictKi
 from odfd.trust.validation.validator import FIRST_PAUSE, HALF_LIFE, MAX_PAUSE, CostBudget
 from p2p.ports import Judgement, PeerId, Topic
 from worlds.clock import FixedClock
+from worlds.statements import attestation_statement
 
 # Who is suspended, who is not, and when a sound machine should look again (docs/spec/trust.md#suspension).
 
@@ -70,22 +71,16 @@ def says(at: int, dataset: int, word: str, platform: str = AMD) -> Attestation:
     """Validator ``at`` on block 3: ``R``, ``N``, or a value."""
     verdict = {"R": "reproduced", "N": "not-reproducible-here"}.get(word, "mismatch")
     reason = "nondeterministic" if word == "N" else None
-    return Attestation(
-        validator=DIDS[at],
-        dataset=SETS[dataset],
-        epoch=0,
-        size=4,
-        root_hash=b"r" * 32,
-        serial=1,
-        determinism="strict",
-        finished_at="2026-11-20T08:00:00Z",
+    return attestation_statement(
+        DIDS[at],
+        SETS[dataset],
+        4,
         engines=(EngineUsed(name="spark", digest="sha256:0", pinned=True, sandbox="host", platform=platform),),
         spans=(
             Span(first=0, last=2, verdict="reproduced", state="genesis", engine=0),
             Span(first=3, last=3, verdict=verdict, state="genesis", engine=0, reason=reason),
         ),
         mismatch=(Mismatch(sequence_number=3, runs=3, actual=Actual(records=ord(word))),) if word in "vw" else (),
-        head=Multihash.sha3_256(b"head"),
     )
 
 
@@ -252,25 +247,22 @@ class Node:
         tree = Frontier().extend(block.hash.digest for block in blocks)
         verdict = {"R": "reproduced", "N": "not-reproducible-here"}.get(word, "mismatch")
         wrong = Mismatch(sequence_number=1, runs=3, actual=Actual(records=ord(word)))
-        said = Attestation(
-            validator=KEYS[validator].did,
-            dataset=owner.dataset_id,
-            epoch=0,
-            size=tree.size,
-            root_hash=tree.root,
+        reason = "nondeterministic" if word == "N" else None
+        said = attestation_statement(
+            KEYS[validator].did,
+            owner.dataset_id,
+            tree.size,
+            tree.root,
             serial=serial,
             previous=None if serial == 1 else Multihash.sha3_256(b"before"),
-            determinism="strict",
             finished_at=statement.when(self.now),
-            engines=(ENGINE,),
             spans=(
                 Span(first=0, last=0, verdict="not-attempted"),
-                Span(first=1, last=1, verdict=verdict, state="genesis", engine=0,
-                     reason="nondeterministic" if word == "N" else None),
+                Span(first=1, last=1, verdict=verdict, state="genesis", engine=0, reason=reason),
             ),
             mismatch=(wrong,) if verdict == "mismatch" else (),
             head=blocks[-1].hash,
-        )  # fmt: skip
+        )
         raw = envelope.seal(statement.encode(said), KEYS[validator])
         return self.board.judge(Topic.ATTEST, raw, PeerId("peer"))
 

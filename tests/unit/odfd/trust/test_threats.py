@@ -26,7 +26,7 @@ from chain.multihash import Multihash
 from chain.state import ChainState
 from chain.statements import authority, canonical, envelope, proof, statement
 from chain.statements.keys import SigningKey
-from chain.statements.statement import Actual, Attestation, EngineUsed, HeadStatement, Mismatch, Span
+from chain.statements.statement import Actual, Attestation, HeadStatement, Mismatch, Span
 from chain.statements.tree import Frontier
 from chain.store.base import Append
 from chain.store.database import open_database
@@ -58,6 +58,7 @@ from odfd.trust.signing import authority_versions
 from odfd.trust.validation import validator
 from p2p.ports import Judgement, PeerId, Topic
 from worlds.chains import noted
+from worlds.statements import attestation_statement
 
 NOW = instant.parse("2026-11-20T08:00:00Z")
 DAY = 86400 * instant.SECOND
@@ -102,17 +103,13 @@ def vote(
 ) -> tuple[Attestation, bytes]:
     tree = Frontier().extend(block.hash.digest for block in blocks)
     wrong = Mismatch(sequence_number=tree.size - 1, runs=3, actual=Actual(records=7))
-    said = Attestation(
-        validator=key.did,
-        dataset=DATASET,
-        epoch=0,
-        size=tree.size,
-        root_hash=tree.root,
+    said = attestation_statement(
+        key.did,
+        DATASET,
+        tree.size,
+        tree.root,
         serial=serial,
         previous=previous,
-        determinism="strict",
-        finished_at=statement.when(NOW),
-        engines=(EngineUsed(name="spark", digest="sha256:0", pinned=True, sandbox="host", platform="linux/amd64"),),
         spans=(Span(first=0, last=tree.size - 1, verdict=verdict, state=state, engine=0),),
         mismatch=(wrong,) if verdict == "mismatch" else (),
         head=blocks[-1].hash,

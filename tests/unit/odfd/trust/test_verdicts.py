@@ -11,7 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chain.ids import KeyDid
-from chain.multihash import Multihash
 from chain.statements.keys import SigningKey
 from chain.statements.statement import Actual, Attestation, EngineUsed, Mismatch, Span
 from engines.sandbox.base import SandboxLevel
@@ -32,6 +31,7 @@ from odfd.trust.judgement.verdicts import (
     verdict_on,
     verdicts_of,
 )
+from worlds.statements import attestation_statement
 
 R = GroupVerdict(VerdictKind.REPRODUCED)
 N = GroupVerdict(VerdictKind.NONDETERMINISTIC)
@@ -100,19 +100,15 @@ def test_a_confirmation_never_lowers_and_a_mismatch_never_raises(said, tolerated
 def attestation(
     *spans: Span, mismatch: tuple[Mismatch, ...] = (), pinned: bool = True, strict: bool = True
 ) -> Attestation:
-    return Attestation(
-        validator=SigningKey(b"v" * 32).did,
-        dataset=SigningKey(b"d" * 32).dataset_id,
-        epoch=0,
-        size=spans[-1].last + 1,
-        root_hash=b"r" * 32,
-        serial=1,
+    return attestation_statement(
+        SigningKey(b"v" * 32).did,
+        SigningKey(b"d" * 32).dataset_id,
+        spans[-1].last + 1,
         determinism="strict" if strict else "no",
         finished_at="2026-11-20T09:31:02Z",
         engines=(EngineUsed(name="spark", digest="sha256:0", pinned=pinned, sandbox="host", platform="linux/amd64"),),
         spans=spans,
         mismatch=mismatch,
-        head=Multihash.sha3_256(b"head"),
     )
 
 

@@ -66,6 +66,7 @@ from odfd.trust.witness.witness import (
     shown_by,
 )
 from p2p.web.client import HttpAnswer
+from worlds.statements import head_statement
 
 # A node asked as a public witness: every answer of tlog-witness, and that the same tree stays the same signature.
 
@@ -297,16 +298,7 @@ def test_split_needs_faulty_quorum(groups: int, data: st.DataObject) -> None:
 
 
 def test_only_the_tree_of_a_head_is_behind_it() -> None:
-    head = HeadStatement(
-        dataset=QUORATE,
-        epoch=0,
-        size=9,
-        root_hash=root(LEAVES[:9]),
-        authority=0,
-        issued_at=statement.when(NOW),
-        expires_at="2026-11-27T08:00:00Z",
-        head=Multihash.sha3_256(b"head"),
-    )
+    head = head_statement(QUORATE, 9, root(LEAVES[:9]), head=Multihash.sha3_256(b"head"))
     cosigned = [made(KEYS[0], 9), made(KEYS[0], 9), made(KEYS[1], 9, epoch=1), made(KEYS[2], 8), made(KEYS[4], 9)]
     assert behind(three(), head, cosigned, NOW) == 1
     assert behind(three(), head, [*cosigned, made(KEYS[2], 9)], NOW) == 2
@@ -336,16 +328,7 @@ BRANCHES = (COMMON, *([*COMMON[:at], *(bytes([50 * at + n]) * 32 for n in range(
 
 def head(branch: int, size: int, at: Instant = NOW) -> tuple[HeadStatement, bytes]:
     leaves = BRANCHES[branch][:size]
-    said = HeadStatement(
-        dataset=DATASET,
-        epoch=0,
-        size=size,
-        root_hash=Frontier().extend(leaves).root,
-        authority=0,
-        issued_at=statement.when(at),
-        expires_at=statement.when(Instant(at + 7 * 86400 * instant.SECOND)),
-        head=Multihash.sha3_256(leaves[-1]),
-    )
+    said = head_statement(DATASET, size, Frontier().extend(leaves).root, at=at, head=Multihash.sha3_256(leaves[-1]))
     return said, envelope.seal(statement.encode(said), OWNER)
 
 

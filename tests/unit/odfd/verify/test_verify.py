@@ -15,12 +15,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from chain.codec.blocks import decode_block, encode_block
+from chain.codec.blocks import decode_block
 from chain.data.logical_hash import logical_hash
 from chain.data.parquet import READ_ROWS, open_slice, write_slice
 from chain.errors import NotFound
 from chain.ids import DatasetId
-from chain.model.block import Block, MetadataBlock
+from chain.model.block import Block
 from chain.model.events import AddData, Checkpoint, DataSlice, OffsetInterval, Seed, SetDataSchema
 from chain.multihash import Multihash
 from chain.store.base import Append
@@ -39,6 +39,7 @@ from odfd.verify import verify as verify_module
 from odfd.verify.objects import _rows_at_once
 from odfd.verify.report import Level, Progress, VerificationResult, VerifyFailure
 from odfd.verify.verify import VerificationRequest, verify_chain
+from worlds.chains import following
 from worlds.linked_world import FILES, linked, made, rows
 from worlds.schemas import legacy
 
@@ -183,18 +184,13 @@ def extended(folder: Path, change: Callable[[pa.Table], pa.Table], **claims: Any
         size=file.stat().st_size,
     )
     file.rename(folder / "data" / str(physical))
-    content = MetadataBlock(
-        system_time=last.system_time,
-        prev_block_hash=last.hash,
-        sequence_number=19,
-        event=AddData(
-            prev_offset=start - 1,
-            new_data=msgspec.structs.replace(data, **claims),
-            new_watermark=event.new_watermark,
-            new_source_state=event.new_source_state,
-        ),
+    added = AddData(
+        prev_offset=start - 1,
+        new_data=msgspec.structs.replace(data, **claims),
+        new_watermark=event.new_watermark,
+        new_source_state=event.new_source_state,
     )
-    block = encode_block(content)
+    block = following(last, added, last.system_time)
     writer = DirectoryWriter(folder)
     writer.add_block(block.hash, block.raw)
     writer.set_head(block.hash, read_head(folder))
@@ -283,18 +279,13 @@ def test_checkpoints_are_checked_wherever_they_are(flights: Path) -> None:
     assert event.new_data is not None
     state = b"state of an engine"
     checkpoint = Checkpoint(physical_hash=Multihash.sha3_256(state), size=len(state))
-    content = MetadataBlock(
-        system_time=last.system_time,
-        prev_block_hash=last.hash,
-        sequence_number=19,
-        event=AddData(
-            prev_offset=event.new_data.offset_interval.end,
-            new_checkpoint=checkpoint,
-            new_watermark=event.new_watermark,
-            new_source_state=event.new_source_state,
-        ),
+    added = AddData(
+        prev_offset=event.new_data.offset_interval.end,
+        new_checkpoint=checkpoint,
+        new_watermark=event.new_watermark,
+        new_source_state=event.new_source_state,
     )
-    block = encode_block(content)
+    block = following(last, added, last.system_time)
     writer = DirectoryWriter(flights)
     writer.add_block(block.hash, block.raw)
     writer.set_head(block.hash, last.hash)
