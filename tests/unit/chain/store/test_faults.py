@@ -35,6 +35,7 @@ from odfd.store.crash_recovery import pages_promised
 from odfd.store.directory import StateLock
 from worlds import crashing_writer as writer
 from worlds.depth import share
+from worlds.faults import breaks
 from worlds.full_disk import room_for
 
 OWNER = DatasetId.from_public_key(bytes(32))
@@ -82,9 +83,8 @@ def test_a_damaged_block_is_never_served(chains: SqliteChains, database: Databas
         lambda: chain.last_of(["Seed"]),
         lambda: list(chain.raw_blocks(0, 2)),
     ):
-        with pytest.raises(Environment, match="damaged on disk") as caught:
+        with breaks("stored-block-damaged", Environment, match="damaged on disk") as caught:
             read()
-        assert caught.value.rule == "stored-block-damaged"
         assert caught.value.hint
     assert chain.block_at(1) == second("x")
     assert [stored.sequence_number for stored in chain.stored_blocks()] == [0, 1]
@@ -178,9 +178,8 @@ def test_rooms_bring_their_tables_step_by_step(database: Database) -> None:
         database.migrate("other", ["CREATE TABLE other (n INTEGER)", "CREATE TABLE room (n INTEGER)"])
     with database.read() as connection:
         assert connection.execute("SELECT name FROM sqlite_master WHERE name = 'other'").fetchall() == []
-    with pytest.raises(Environment, match="written by a newer odfd") as caught:
+    with breaks("database-version", Environment, match="written by a newer odfd"):
         database.migrate("room", [first])
-    assert caught.value.rule == "database-version"
 
 
 def test_rooms_that_are_brought_together_cost_one_write_and_none_when_they_are_new(database: Database) -> None:
@@ -225,9 +224,8 @@ def test_a_database_of_a_version_before_is_brought_up(tmp_path: Path, version: i
 
 def test_a_file_that_is_no_database(tmp_path: Path) -> None:
     (tmp_path / "odfd.sqlite").write_bytes(b"not a database" * 1000)
-    with pytest.raises(Environment) as caught:
+    with breaks("database-corrupt", Environment):
         open_database(tmp_path / "odfd.sqlite")
-    assert caught.value.rule == "database-corrupt"
 
 
 def test_a_damaged_database(tmp_path: Path) -> None:
@@ -239,9 +237,8 @@ def test_a_damaged_database(tmp_path: Path) -> None:
     raw = path.read_bytes()
     path.write_bytes(raw[:4096] + bytes(len(raw) - 4096))
     opened = open_database(path)
-    with pytest.raises(Environment) as caught:
+    with breaks("database-corrupt", Environment):
         SqliteChains(opened, DiskObjects(tmp_path / "objects", opened)).datasets()
-    assert caught.value.rule == "database-corrupt"
     opened.close()
 
 
@@ -250,9 +247,8 @@ def test_a_full_disk(database: Database, chains: SqliteChains) -> None:
         pages = connection.execute("PRAGMA page_count").fetchone()[0]
     with database.write() as connection:
         connection.execute(f"PRAGMA max_page_count = {pages + 2}")
-    with pytest.raises(Environment) as caught:
+    with breaks("disk-full", Environment):
         chains.commit([Append(dataset=OWNER, expected=None, blocks=[seed(), second("x" * 100_000)])])
-    assert caught.value.rule == "disk-full"
     assert chains.chain(OWNER).head() is None
     with database.write() as connection:
         connection.execute("PRAGMA max_page_count = 1000000")
@@ -260,9 +256,8 @@ def test_a_full_disk(database: Database, chains: SqliteChains) -> None:
 
 
 def test_no_state_directory(tmp_path: Path) -> None:
-    with pytest.raises(Environment) as caught:
+    with breaks("disk-permission", Environment):
         open_database(tmp_path / "no" / "odfd.sqlite")
-    assert caught.value.rule == "disk-permission"
     with pytest.raises(Environment, match="cannot use the state directory"):
         StateLock(tmp_path / "no").acquire()
 
@@ -279,9 +274,8 @@ def test_one_process_per_state_directory(tmp_path: Path) -> None:
     assert process.stdin is not None
     with process:
         assert process.stdout.readline() == b"held\n"
-        with pytest.raises(Environment, match=f"process {process.pid}") as caught:
+        with breaks("state-lock", Environment, match=f"process {process.pid}"):
             StateLock(tmp_path).acquire()
-        assert caught.value.rule == "state-lock"
         process.kill()
     with StateLock(tmp_path):
         assert (tmp_path / "lock").read_text() == f"{os.getpid()}\n"

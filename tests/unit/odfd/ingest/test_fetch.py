@@ -45,6 +45,7 @@ from odfd.ingest.templates import fill
 from odfd.store.directory import open_state_directory
 from odfd.store.spool import SMALL, Buffer, OverflowPolicy, Pushed, PushSpool, Receipt
 from worlds.eventually import PATIENCE
+from worlds.faults import breaks
 from worlds.http_served import HttpServer, serving
 from worlds.sources import fetch
 
@@ -268,9 +269,8 @@ def test_content_codings_are_undone(web: str, job: Callable[..., FetchJob], way:
 
 @pytest.mark.parametrize("way", ["br/plain", "zstd/gzip", "gzip/torn", "gzip/plain", "gzip/behind", "gzip,br/gzip"])
 def test_content_codings_that_are_none_are_refused(web: str, job: Callable[..., FetchJob], way: str) -> None:
-    with pytest.raises(Remote) as told:
+    with breaks("content-encoding", Remote):
         fetch(FetchUrl(url=f"{web}/coded/{way}"), job())
-    assert told.value.rule == "content-encoding"
 
 
 @pytest.mark.slow
@@ -278,9 +278,8 @@ def test_what_is_packed_for_the_way_keeps_the_limit(web: str, job: Callable[...,
     with pytest.raises(Refused, match="is larger than 1048576 bytes"):
         fetch(FetchUrl(url=f"{web}/coded/gzip/bomb"), job(max_source_bytes=1 << 20))
     assert sum(path.stat().st_size for path in job().folder.iterdir()) <= 1 << 20
-    with pytest.raises(Refused, match="unpacks to more than 250 times") as told:
+    with breaks("unpack-ratio", Refused, match="unpacks to more than 250 times"):
         fetch(FetchUrl(url=f"{web}/coded/gzip/bomb"), job())
-    assert told.value.rule == "unpack-ratio"
     found = fetch(FetchUrl(url=f"{web}/coded/gzip/bomb"), job(max_unpack_ratio=2000))
     assert found.path.stat().st_size == 64 << 20
 
@@ -331,9 +330,8 @@ def test_a_download_keeps_the_reserve_of_the_disk(web: str, job: Callable[..., F
 
     One filled the disk to its last byte, and all else that the node writes failed.
     """
-    with pytest.raises(Environment) as caught:
+    with breaks("disk-reserve", Environment):
         fetch(FetchUrl(url=f"{web}/plain.csv"), job(disk_reserve=1 << 60))
-    assert caught.value.rule == "disk-reserve"
 
 
 @pytest.mark.parametrize(
@@ -420,10 +418,9 @@ def test_packings_in_one_another_keep_to_what_came(last: bytes) -> None:
     Some kilobytes that would unpack to gigabytes on the way, also where nothing comes out behind the last coding.
     """
     bomb = gzip.compress(gzip.compress(last * 2000))
-    with pytest.raises(Refused, match="unpacks to more than 250 times") as told:
+    with breaks("unpack-ratio", Refused, match="unpacks to more than 250 times"):
         for _ in ContentDecoder("gzip, gzip, gzip", "u", RATIO).feed(bomb):
             pass
-    assert told.value.rule == "unpack-ratio"
 
 
 def test_a_check_stops_it_also_where_nothing_comes_out() -> None:

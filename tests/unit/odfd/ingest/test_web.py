@@ -57,6 +57,7 @@ from odfd.ingest.fetch.source import Fetched, FetchJob, Unchanged
 from odfd.ingest.settings import IngestSettings
 from odfd.store.webhook_target import signing_key
 from p2p.ip import is_global
+from worlds.faults import breaks
 from worlds.http_served import HttpServer, serving
 from worlds.internet import Internet
 from worlds.sources import examples, fetch, source
@@ -402,9 +403,8 @@ def test_a_server_leads_no_source_into_this_house(port: int, tmp_path: Path, nam
     internet = Internet()
     internet(port, SITE, site_example=[[SITE], ["127.0.0.1"]], inside_example=[["127.0.0.1"]])
     Server.there = f"http://{name}:{port}/data"
-    with pytest.raises(Refused) as caught:
+    with breaks("address-inside", Refused):
         fetch_url("http://site.example/moved", tmp_path, internet)
-    assert caught.value.rule == "address-inside"
     assert internet.dialled == [SITE]
 
 
@@ -420,9 +420,8 @@ def test_a_source_that_a_stranger_declared_is_only_asked_on_the_internet(
     """
     internet = Internet()
     internet(port, SITE, site_example=answers)
-    with pytest.raises(Refused) as caught:
+    with breaks("address-inside", Refused):
         fetch_url("http://site.example/data", tmp_path, internet, may_dial=is_global)
-    assert caught.value.rule == "address-inside"
     assert internet.dialled == []
 
 
@@ -460,9 +459,8 @@ def test_a_name_of_the_internet_in_an_own_source_is_not_dialled_on_this_machine(
     """
     internet = Internet()
     internet(port, SITE, site_example=[[address]])
-    with pytest.raises(Refused) as caught:
+    with breaks("address-rebound", Refused) as caught:
         fetch_url(f"{scheme}://site.example/data", tmp_path, internet)
-    assert caught.value.rule == "address-rebound"
     assert "name the address itself" in caught.value.hint
     assert (internet.dialled, internet.asked["site.example"]) == ([], 1)
 
@@ -575,9 +573,8 @@ def test_a_secret_that_can_be_guessed_signs_nothing(secret: str, signature: Any)
     With an empty one anybody signs: that a Source names a secret does not say that there is one.
     """
     if isinstance(signature, StandardWebhooks) or len(secret) < LEAST_SECRET:
-        with pytest.raises(Environment) as caught:
+        with breaks("webhook-secret", Environment) as caught:
             key_of(signature, secret, "hooked")
-        assert caught.value.rule == "webhook-secret"
         assert not secret.strip() or secret not in str(caught.value)
     assert key_of(HmacSignature(secret=""), "x" * LEAST_SECRET, "hooked") == b"x" * LEAST_SECRET
 
