@@ -69,9 +69,7 @@ async def told_of_withdrawal(node: Node) -> set[str | None]:
 
 async def test_what_is_published_is_found_read_mirrored_and_taken_back(world: World) -> None:
     async with world.running("alice", private=True, **NAMED) as alice, world.running("bob") as bob:
-        await alice.apply(ABOUT)
-        world.write("alice", "cities.csv", "2024-01-01T00:00:00Z,Graz,300000")
-        await alice.pull()
+        await alice.take_in(ABOUT, files={"cities.csv": ["2024-01-01T00:00:00Z,Graz,300000"]})
         assert await search(bob) == [], "private until published"
         await alice.publish("cities")
         (found,) = await until_found(bob, words="town graz")
@@ -131,9 +129,7 @@ async def test_a_withdrawal_reaches_those_who_come_later(world: World) -> None:
     The dataset is private again, and yet whoever heard of it before is told.
     """
     async with world.running("alice", private=True) as alice, world.running("bob") as bob:
-        await alice.apply(ABOUT)
-        world.write("alice", "cities.csv", "2024-01-01T00:00:00Z,Graz,300000")
-        await alice.pull()
+        await alice.take_in(ABOUT, files={"cities.csv": ["2024-01-01T00:00:00Z,Graz,300000"]})
         await alice.publish("cities")
         await until_found(bob)
         await alice.unpublish("cities")
@@ -239,9 +235,7 @@ async def test_the_publisher_is_told_what_its_card_has_no_room_for(world: World)
 
 async def test_a_collection_is_found_by_the_rendition_that_its_name_means(world: World) -> None:
     async with world.running("alice", private=True, **NAMED) as alice:
-        await alice.apply(ABOUT)
-        world.write("alice", "cities.csv", "2024-01-01T00:00:00Z,Graz,300000")
-        await alice.pull()
+        await alice.take_in(ABOUT, files={"cities.csv": ["2024-01-01T00:00:00Z,Graz,300000"]})
         await alice.publish("cities")
         await alice.heard("card.signed", 1)  # nobody shows a node its own card
         (first,) = await search(alice, words="town graz")
@@ -283,9 +277,7 @@ async def test_rows_are_shown_on_purpose_replaced_and_taken_back(world: World) -
     published chain alone, without corrected and retracted ones.
     """
     async with world.running("alice", private=True) as alice, world.running("bob") as bob:
-        await alice.apply(ROOT)
-        world.write("alice", "1.csv", row(1, "Graz", 300), row(2, "Linz", 200), row(3, "", 5))
-        await alice.pull()
+        await alice.take_in(ROOT, files={"1.csv": [row(1, "Graz", 300), row(2, "Linz", 200), row(3, "", 5)]})
         assert (await publish(alice)).sample == 0
         assert (await until_card(bob, sample=None)) is not None, "none, unless its publisher wants it"
 
@@ -326,11 +318,10 @@ async def test_rows_are_shown_on_purpose_replaced_and_taken_back(world: World) -
 
 async def test_a_row_that_was_corrected_or_taken_back_is_not_shown(world: World) -> None:
     async with world.running("alice", private=True) as alice:
-        await alice.apply(
-            ROOT.replace("merge: {kind: Append}", "merge: {kind: Ledger, primaryKey: [event_time, city]}")
+        await alice.take_in(
+            ROOT.replace("merge: {kind: Append}", "merge: {kind: Ledger, primaryKey: [event_time, city]}"),
+            files={"1.csv": [row(1, "Graz", 300), row(2, "Linz", 200), row(3, "Wels", 5)]},
         )
-        world.write("alice", "1.csv", row(1, "Graz", 300), row(2, "Linz", 200), row(3, "Wels", 5))
-        await alice.pull()
         for day, city, said in ((2, "Linz", {"values": {"population": "201"}}), (3, "Wels", {"retract": True})):
             key = {"event_time": f"2024-01-0{day}T00:00:00Z", "city": city}
             await alice.done(alice.api.flow.correct("cities", wire.CorrectRequest(key=key, **said)))  # type: ignore[arg-type]
@@ -350,8 +341,7 @@ async def test_values_that_steer_a_terminal_or_are_too_long_are_safe_to_look_at(
     async with world.running("alice", private=True) as alice:
         await alice.apply(ROOT)
         long = [row(1, f"{place:02}" + "\N{EARTH GLOBE EUROPE-AFRICA}" * 300, place) for place in range(40)]
-        world.write("alice", "1.csv", *long, row(2, HOSTILE, 1))
-        await alice.pull()
+        await alice.take_in(files={"1.csv": [*long, row(2, HOSTILE, 1)]})
         await publish(alice, sample=20)
         card = await own_card(alice)
         (signed,) = await alice.heard("card.signed", 1)
@@ -372,9 +362,9 @@ async def test_the_sample_of_a_portal_has_no_row_that_its_rule_leaves_out(world:
     rule = "suppress: [{count: population, below: 5, groups: [event_time, city]}]}\n"
     root = "$schema: Dataset\nheaders: {name: census}\nspec: {kind: Root, metadata: []}\n"
     async with world.running("alice", private=True) as alice:
-        world.write("alice", "1.csv", row(1, "Graz", 300), row(1, "Gmunden", 2), row(1, "Linz", 200))
-        await alice.apply(ROOT)
-        await alice.pull("cities")
+        await alice.take_in(
+            ROOT, files={"1.csv": [row(1, "Graz", 300), row(1, "Gmunden", 2), row(1, "Linz", 200)]}, pulls=["cities"]
+        )
         await alice.apply(root, portal + rule)
         await alice.pull("census")
         await publish(alice, "census", sample=20)
@@ -422,9 +412,7 @@ async def until_no_card(node: Node) -> None:
 
 async def test_words_are_said_on_purpose_found_and_taken_back(world: World) -> None:
     async with world.running("alice", private=True) as alice, world.running("bob") as bob:
-        await alice.apply(ROOT)
-        world.write("alice", "1.csv", "2024-01-01T00:00:00Z,Graz,300", "2024-01-03T00:00:00.5Z,Linz,200")
-        await alice.pull()
+        await alice.take_in(ROOT, files={"1.csv": ["2024-01-01T00:00:00Z,Graz,300", "2024-01-03T00:00:00.5Z,Linz,200"]})
         assert (await publish(alice)).words == NOTHING
         first = await until_card(bob, words=NOTHING)
         assert (first.first_event, first.last_event, first.update_interval) == (
@@ -487,14 +475,12 @@ async def test_times_of_rows_and_updates_are_those_of_all_blocks_also_after_a_re
         await alice.apply(ROOT)
         for file, day in enumerate((5, 3, 9)):
             world.clock.instant += 3_700 * instant.SECOND
-            world.write("alice", f"{file}.csv", f"2024-01-0{day}T00:00:00Z,Graz,300")
-            await alice.pull()
+            await alice.take_in(files={f"{file}.csv": [f"2024-01-0{day}T00:00:00Z,Graz,300"]})
         await publish(alice)
         await alice.heard("card.signed", 1)
     world.clock.instant += 3_700 * instant.SECOND
     async with world.running("alice") as alice:
-        world.write("alice", "4.csv", "2024-01-02T00:00:00Z,Graz,300")
-        await alice.pull()
+        await alice.take_in(files={"4.csv": ["2024-01-02T00:00:00Z,Graz,300"]})
         await alice.heard("card.signed", 1)
         (card,) = (await alice.api.search.search(wire.SearchRequest())).found
         assert (card.first_event, card.last_event) == ("2024-01-02T00:00:00Z", "2024-01-09T00:00:00Z")
@@ -635,9 +621,7 @@ async def _found(node: Node) -> tuple[wire.CardView, ...]:
 
 async def test_a_dataset_shows_the_node_that_signed_to_publish_it(world: World) -> None:
     async with world.running("alice", private=True, **named("Graz")) as alice, world.running("bob") as bob:
-        await alice.apply(ROOT)
-        world.write("alice", "cities.csv", "2024-01-01T00:00:00Z,Graz,300000")
-        await alice.pull()
+        await alice.take_in(ROOT, files={"cities.csv": ["2024-01-01T00:00:00Z,Graz,300000"]})
         await alice.publish("cities")
         (found,) = await until(bob, lambda: _found(bob))
         node = wire.PeerName(peer_id=alice.member.peer_id, name="Graz")

@@ -49,8 +49,7 @@ async def test_a_mirror_goes_by_its_new_name_too(world: World) -> None:
         await bob.mirror(cities, "theirs")
         await bob.api.applying.rename("Dataset", "theirs", "ours")
         assert [view.name for view in await bob.mirrors()] == ["ours"]
-        world.write("alice", "b.csv", "2024-01-03T00:00:00Z,Wels,60000")
-        await alice.pull("cities")
+        await alice.take_in(files={"b.csv": ["2024-01-03T00:00:00Z,Wels,60000"]}, pulls=["cities"])
         await bob.pull("ours")
         assert bob.size("ours") == alice.size("cities")
 
@@ -176,8 +175,7 @@ async def test_a_mirror_and_its_dataset_get_a_name_together_whichever_is_renamed
                 MIRROR.format(name="x", id=mirrors["theirs"], did=cities, more=", priority: 4"),
                 root("y", f", id: {datasets['theirs']}"),
             )
-        world.write("alice", "b.csv", "2024-01-03T00:00:00Z,Wels,60000")
-        await alice.pull("cities")
+        await alice.take_in(files={"b.csv": ["2024-01-03T00:00:00Z,Wels,60000"]}, pulls=["cities"])
         await bob.pull("more")
         assert bob.size("more") == alice.size("cities")
     async with world.running("bob") as bob:
@@ -221,9 +219,7 @@ ROWS_B = ("2024-01-03T00:00:00Z,Wels,62000",)
 
 
 async def filled(world: World, alice: Node) -> Any:
-    world.write("alice", "a.csv", *ROWS_A)
-    await alice.apply(ROOT)
-    await alice.pull("cities")
+    await alice.take_in(ROOT, files={"a.csv": ROWS_A}, pulls=["cities"])
     return await alice.dataset_view("cities")
 
 
@@ -261,8 +257,7 @@ async def test_the_data_of_a_deleted_dataset_is_kept_and_is_adopted_by_its_did(w
         after = await alice.dataset_view("cities")
         assert (after.blocks, after.records, after.head, after.owner) == (before.blocks, 2, before.head, True)
         assert (await alice.api.unmanaged.list(), after.published) == ([], False)
-        world.write("alice", "b.csv", *ROWS_B)
-        (pulled,) = await alice.pull("cities")
+        (pulled,) = await alice.take_in(files={"b.csv": ROWS_B}, pulls=["cities"])
         assert (pulled.outcome, pulled.records) == ("updated", 1)
         assert [(each.action) for each in (await alice.apply(manifest)).items] == ["unchanged"]
 
@@ -345,8 +340,7 @@ async def test_a_mirror_goes_on_from_what_is_kept(world: World) -> None:
         await alice.publish("cities")
         await bob.mirror(alice.dataset("cities"), "theirs")
         await bob.api.declarations.delete("Dataset", "theirs")
-        world.write("alice", "b.csv", *ROWS_B)
-        await alice.pull("cities")
+        await alice.take_in(files={"b.csv": ROWS_B}, pulls=["cities"])
         before = bob.member.received
         await bob.mirror(alice.dataset("cities"), "again")
         assert (await bob.dataset_view("again")).id == one.id
@@ -359,8 +353,7 @@ async def test_an_import_goes_on_from_what_is_kept_unless_it_is_another_history(
         one = await filled(world, alice)
         shorter, longer = tmp_path / "shorter", tmp_path / "longer"
         await alice.done(alice.api.flow.export("cities", wire.ExportRequest(to=str(shorter))))
-        world.write("alice", "b.csv", *ROWS_B)
-        await alice.pull("cities")
+        await alice.take_in(files={"b.csv": ROWS_B}, pulls=["cities"])
         await alice.done(alice.api.flow.export("cities", wire.ExportRequest(to=str(longer))))
         whole = alice.size("cities")
         await alice.api.declarations.delete("Dataset", "cities")
@@ -382,9 +375,7 @@ async def test_a_part_of_a_history_is_taken_back_as_a_part_though_the_node_died(
     async with world.running("alice") as alice, world.running("bob") as bob:
         for day in range(1, 6):
             world.clock.instant += DAY * SECOND
-            world.write("alice", f"{day}.csv", f"2024-01-0{day}T00:00:00Z,Graz,{day}")
-            await alice.apply(ROOT)
-            await alice.pull("cities")
+            await alice.take_in(ROOT, files={f"{day}.csv": [f"2024-01-0{day}T00:00:00Z,Graz,{day}"]}, pulls=["cities"])
         cities, size = alice.dataset("cities"), alice.size("cities")
         await world.spread(alice, "cities")
         view = await bob.mirror(cities, "theirs", keep="1d")

@@ -59,9 +59,11 @@ async def test_every_metric_is_scraped_and_tells_what_happened(world: World) -> 
     folders = model.Ingest(settle_seconds=0, folders=("/",))
     async with world.running("alice", metrics=LISTEN, ingest=folders) as alice, world.running("bob") as bob:
         await alice.api.about.doctor()
-        world.write("alice", "a.csv", "2024-01-01T00:00:00Z,Wels,60000", "2024-01-02T00:00:00Z,Graz,290000")
-        await alice.apply(ROOT)
-        await alice.pull("cities")
+        await alice.take_in(
+            ROOT,
+            files={"a.csv": ["2024-01-01T00:00:00Z,Wels,60000", "2024-01-02T00:00:00Z,Graz,290000"]},
+            pulls=["cities"],
+        )
         await bob.mirror(alice.dataset("cities"), "theirs")
         await trio.to_thread.run_sync(alice.parts.views.all)
         readings = Readings(alice.features)
@@ -192,9 +194,7 @@ async def test_pulls_syncs_and_validations_are_traced_and_name_nothing(world: Wo
             world.running("alice") as alice,
             world.running("bob", ATTESTS) as bob,
         ):
-            world.write("alice", "a.csv", *ROWS)
-            await alice.apply(ROOT, DERIVED)
-            await alice.pull()
+            await alice.take_in(ROOT, DERIVED, files={"a.csv": ROWS})
             await world.spread(alice, "cities", "towns")
             ids = [str(alice.dataset(name)) for name in ("cities", "towns")]
             for name in ("cities", "towns"):
@@ -221,9 +221,9 @@ async def test_pulls_syncs_and_validations_are_traced_and_name_nothing(world: Wo
 async def test_a_failed_pull_says_its_rule_and_nothing_of_the_row(world: World) -> None:
     with collecting() as collector:
         async with traced(collector.url, NodeMeter()), world.running("alice") as alice:
-            world.write("alice", "a.csv", "2024-01-01T00:00:00Z,Secretville,not-a-number")
-            await alice.apply(ROOT)
-            (item,) = await alice.pull("cities")
+            (item,) = await alice.take_in(
+                ROOT, files={"a.csv": ["2024-01-01T00:00:00Z,Secretville,not-a-number"]}, pulls=["cities"]
+            )
             assert item.fault is not None
         (root,) = roots(collector, "pull")
         assert root.status.code == 2
@@ -240,9 +240,7 @@ async def test_a_dead_collector_changes_nothing_and_its_spans_are_counted(
         gone = collector.url
     meter = NodeMeter()
     async with traced(gone, meter), world.running("alice") as alice:
-        world.write("alice", "a.csv", *ROWS)
-        await alice.apply(ROOT)
-        await alice.pull("cities")
+        await alice.take_in(ROOT, files={"a.csv": ROWS}, pulls=["cities"])
         assert alice.size("cities")
     counted = {each.labels[0]: each.value for each in meter.samples(frozenset()) if "spans" in each.metric.name}
     assert counted["sent"] == counted["full"] == 0

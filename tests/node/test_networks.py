@@ -136,9 +136,7 @@ async def test_what_is_said_in_one_network_is_not_passed_on_in_another(world: Wo
     """
     async with world.running("alice") as alice, world.running("bob", private=True) as bob:
         await bob.member.take_part(A, B)
-        world.write("alice", "a.csv", *ROWS)
-        await alice.apply(ROOT)
-        await alice.pull()
+        await alice.take_in(ROOT, files={"a.csv": ROWS})
         cities = alice.dataset("cities")
         refs = alice.parts.board.refs([cities])
         assert refs
@@ -170,9 +168,7 @@ async def test_mirrors_stay_where_they_were_found(world: World) -> None:
 async def test_a_mirror_is_looked_for_in_the_network_that_its_owner_names(world: World) -> None:
     """Nowhere else, and a network that this node is not in is a mistake and not passed over."""
     async with world.running("alice") as alice, world.running("bob") as bob:
-        world.write("alice", "a.csv", *ROWS)
-        await alice.apply(ROOT)
-        await alice.pull()
+        await alice.take_in(ROOT, files={"a.csv": ROWS})
         cities = alice.dataset("cities")
         await world.spread(alice, "cities")
         await bob.member.take_part(A, B)
@@ -490,9 +486,7 @@ async def test_a_verification_that_is_cancelled_takes_no_more_slices(
 
 async def test_listed_groups_and_writers_of_mirrors_are_known(world: World) -> None:
     async with world.running("alice") as alice:
-        world.write("alice", "a.csv", "2024-01-01T00:00:00Z,Graz,300000")
-        await alice.apply(ROOT)
-        await alice.pull()
+        await alice.take_in(ROOT, files={"a.csv": ["2024-01-01T00:00:00Z,Graz,300000"]})
         await world.spread(alice, "cities")
         groups = (model.Group(name="others", keys=(alice.key,)),)
         listens = model.Policy(validators=model.Validators(f=0, groups=groups))
@@ -512,9 +506,7 @@ async def test_peers_are_asked_of_inputs_and_listed_keys_and_of_nothing_private(
     datasets and listed keys are.
     """
     async with world.running("alice") as alice:
-        world.write("alice", "a.csv", "2024-01-01T00:00:00Z,Graz,300000")
-        await alice.apply(ROOT, DERIVED)
-        await alice.pull()
+        await alice.take_in(ROOT, DERIVED, files={"a.csv": ["2024-01-01T00:00:00Z,Graz,300000"]})
         cities, towns = alice.dataset("cities"), alice.dataset("towns")
         await world.spread(alice, "towns")
         validator = DatasetId.from_public_key(KeyDid.parse(alice.key).public_key)

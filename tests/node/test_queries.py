@@ -50,9 +50,7 @@ AIRLINES = Path(__file__).parents[1] / "golden" / "kamu" / "airlines"
 
 async def filled(world: World, alice: Node) -> None:
     """Two files, two blocks of data; towns repeats cities."""
-    world.write("alice", "a.csv", *ROWS_A)
-    await alice.apply(ROOT, DERIVED)
-    await alice.pull()
+    await alice.take_in(ROOT, DERIVED, files={"a.csv": ROWS_A})
     world.write("alice", "b.csv", *ROWS_B)
     for name in ("cities", "towns"):
         await alice.pull(name)
@@ -138,13 +136,10 @@ async def test_who_has_no_rows_yet_is_told_how_they_come(world: World) -> None:
 
 async def test_a_pin_gives_the_same_rows_for_ever(world: World) -> None:
     async with world.running("alice") as alice:
-        world.write("alice", "a.csv", *ROWS_A)
-        await alice.apply(ROOT)
-        await alice.pull()
+        await alice.take_in(ROOT, files={"a.csv": ROWS_A})
         sql = "select count(*) n from cities"
         head, before = await ask(alice, sql)
-        world.write("alice", "b.csv", *ROWS_B)
-        await alice.pull("cities")
+        await alice.take_in(files={"b.csv": ROWS_B}, pulls=["cities"])
         again, rows = await ask(alice, sql, pins=head.pins)
         assert (rows, again.pins) == (before, head.pins)
         assert (await ask(alice, sql))[1] == [{"n": 3}]
@@ -233,9 +228,7 @@ async def test_bytes_that_are_lost_after_they_were_hashed_are_told(world: World)
     """The time of the file does not change, as no program wrote it."""
     async with world.running("alice") as alice:
         names = (hashlib.sha256(bytes(number % 256 for number in (n, n >> 8))).hexdigest() for n in range(3000))
-        world.write("alice", "a.csv", *(f"2024-01-01T00:00:00Z,{name},1" for name in names))
-        await alice.apply(ROOT)
-        await alice.pull()
+        await alice.take_in(ROOT, files={"a.csv": (f"2024-01-01T00:00:00Z,{name},1" for name in names)})
         last = alice.home.chains.chain(alice.dataset("cities")).last_of(("AddData",))
         await ask(alice, "select count(*) from cities")
         file = alice.home.objects.path(last.event.new_data.physical_hash)
@@ -428,8 +421,7 @@ async def test_a_question_is_answered_as_kamu_answers_it(world: World) -> None:
             "schemaFormat": "ArrowJson",
             "datasets": [state],
         }
-        world.write("alice", "b.csv", "2024-01-04T00:00:00Z,Enns,12000")
-        await alice.pull("cities")
+        await alice.take_in(files={"b.csv": ["2024-01-04T00:00:00Z,Enns,12000"]}, pulls=["cities"])
         again = (await client.post("/query", json=given["input"])).json()
         assert again["output"] == given["output"]
         newest = (await client.get("/query", params={"query": CITIES, "format": "jsonsoa", "limit": 1})).json()
@@ -674,8 +666,7 @@ async def test_others_have_answers_proven_where_the_owner_says_so(world: World) 
         for sql, rule in (("select first(city) c from cities", "query-prove"), ("from towns", "query-dataset")):
             said = (await client.post("/query", json={"query": sql, "include": ["Proof"]})).json()
             assert said["rule"] == rule
-        world.write("alice", "b.csv", "2024-01-04T00:00:00Z,Aach,2200")
-        await alice.pull("cities")
+        await alice.take_in(files={"b.csv": ["2024-01-04T00:00:00Z,Aach,2200"]}, pulls=["cities"])
         assert (await client.post("/verify", json=asked)).json() == {"ok": True}
         async with (
             world.running("bob", http=ASKED) as bob,

@@ -133,8 +133,7 @@ async def test_the_history_that_is_here_is_followed(world: World, forked: Forked
         (decision,) = decisions(bob, "theirs")
         assert (decision["follow"], decision["policy"]) == (str(mine), str(bob.parts.policy.digest))
         assert len(decision["rests"]) >= 2
-        world.write("alice", "c.csv", "2024-01-04T00:00:00Z,Steyr,2")
-        await alice.pull("cities")
+        await alice.take_in(files={"c.csv": ["2024-01-04T00:00:00Z,Steyr,2"]}, pulls=["cities"])
         await bob.heard_head(forked.common + 2)
         with bob.home.database.read() as connection:
             Ledger(connection).check()
@@ -154,8 +153,7 @@ async def test_the_other_history_is_followed(world: World, forked: Forked) -> No
         world.wires.cut(carol.member.peer_id)
         await resolve(bob, "theirs", theirs)
         assert bob.size("theirs") == forked.common
-        world.write("alice", "c.csv", "2024-01-04T00:00:00Z,Steyr,2")
-        await alice.pull("cities")
+        await alice.take_in(files={"c.csv": ["2024-01-04T00:00:00Z,Steyr,2"]}, pulls=["cities"])
         await bob.member.pull_statements(alice.member.peer_id, [forked.cities])
         with bob.home.database.read() as connection:
             newest = Ledger(connection).newest_head(forked.cities)
@@ -235,9 +233,7 @@ ATTESTS = model.Policy(profile="validator", publish=model.Publish(attest=True))
 async def test_a_person_lifts_the_quarantine_of_one_step(world: World) -> None:
     async with world.running("alice") as alice, world.running("bob", ATTESTS) as bob:
         alice.engine.wrong = partial(add_to_first, "population", 1000)
-        world.write("alice", "a.csv", *ROWS)
-        await alice.apply(ROOT, DERIVED)
-        await alice.pull()
+        await alice.take_in(ROOT, DERIVED, files={"a.csv": ROWS})
         await world.spread(alice, "cities", "towns")
         groups = (model.Group(name="g", keys=(bob.key,)),)
         validators = model.Validators(f=0, groups=groups, recheck=False, spot_check=0.0)
@@ -265,9 +261,7 @@ async def test_a_person_lifts_the_quarantine_of_one_step(world: World) -> None:
 
 async def test_an_epoch_that_gives_up_blocks_is_followed_on_a_persons_word(world: World) -> None:
     async with world.running("alice") as alice, world.running("bob") as bob:
-        world.write("alice", "a.csv", *ROWS)
-        await alice.apply(ROOT)
-        await alice.pull()
+        await alice.take_in(ROOT, files={"a.csv": ROWS})
         cities, size = alice.dataset("cities"), alice.size("cities")
         await world.spread(alice, "cities")
         await bob.mirror(cities, "theirs")
@@ -308,9 +302,7 @@ def version_of(node: Node, dataset: Any, writer: bytes) -> bytes:
 async def test_one_of_two_versions_is_followed(world: World, held: bool) -> None:
     """While two are known no heads are followed; a person names one, and its writers may write."""
     async with world.running("alice") as alice, world.running("bob") as bob:
-        world.write("alice", "a.csv", *ROWS)
-        await alice.apply(ROOT)
-        await alice.pull()
+        await alice.take_in(ROOT, files={"a.csv": ROWS})
         cities = alice.dataset("cities")
         await world.spread(alice, "cities")
         await bob.mirror(cities, "theirs")

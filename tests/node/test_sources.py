@@ -14,7 +14,7 @@ import trio
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chain.errors import Conflict, Fault, Invalid, NotFound, Refused
+from chain.errors import Conflict, Invalid, NotFound, Refused
 from chain.instant import SECOND, Instant
 from chain.model.events import AddData
 from chain.model.source import ReadCsv, ReadJson, ReadNdJson, ReadParquet, ReadStep
@@ -40,6 +40,7 @@ from odfd.services.maintenance.restore import choose, restore
 from odfd.store.directory import open_state_directory
 from worlds.dripping import Dripping, Manner
 from worlds.eventually import PATIENCE
+from worlds.faults import breaks
 from worlds.flow_world import flow_of, flows
 from worlds.kafka import ModelTopic, message
 from worlds.manifests import DERIVED, FROM_URL, ROOT, in_shards
@@ -89,8 +90,7 @@ async def test_datasets_take_from_a_source_that_is_in_no_chain(world: World) -> 
         for name in ("one", "two"):
             (item,) = await alice.pull(name, source="cities")
             assert (item.outcome, item.rows.read if item.rows else 0) == ("updated", 1), item
-        world.write("alice", "2.csv", "2024-01-02T00:00:00Z,Linz,2")
-        (item,) = await alice.pull("one", source="cities")
+        (item,) = await alice.take_in(files={"2.csv": ["2024-01-02T00:00:00Z,Linz,2"]}, pulls=["one"], source="cities")
         assert item.outcome == "updated"
         (item,) = await alice.pull("one", source="cities")
         assert item.outcome == "up-to-date"
@@ -189,8 +189,7 @@ async def test_a_renamed_source_goes_on_and_another_of_its_name_is_refused(world
         first = await alice.api.declarations.get("source", "others")
         renamed = source(world, "towns").replace("headers: {", f"headers: {{id: {first.id}, ")
         await alice.apply(renamed, source(world, "others"))  # in one batch
-        world.write("alice", "2.csv", "2024-01-02T00:00:00Z,Linz,2")
-        (item,) = await alice.pull("one", source="others")
+        (item,) = await alice.take_in(files={"2.csv": ["2024-01-02T00:00:00Z,Linz,2"]}, pulls=["one"], source="others")
         assert item.fault.rule == "second-source"
         assert "takes its records from the Source towns, and not from the Source others" in item.message
         assert await pull(alice, "towns") == "updated"
@@ -247,9 +246,8 @@ async def test_what_a_source_may_not_say_is_refused_at_its_line(
     Defence: it reads only the values that its `config` names, not sets of the dataset's name or the environment.
     """
     async with world.running("alice") as alice:
-        with pytest.raises(Invalid) as refused:
+        with breaks(rule, Invalid) as refused:
             await alice.apply(source(world).replace(before, after))
-        assert refused.value.rule == rule
         assert refused.value.hint
 
 
@@ -260,9 +258,8 @@ async def test_a_source_that_the_settings_refuse_is_told_by_its_status(world: Wo
         assert (await status(alice))["code"] == "prepare-pipe"
         (item,) = await alice.pull("one", source="cities")
         assert item.outcome == "failed"
-        with pytest.raises(Fault) as refused:
+        with breaks("pull-source"):
             await alice.pull("one", "two", source="cities")
-        assert refused.value.rule == "pull-source"
 
 
 async def test_a_source_never_reads_another_set_that_took_the_name_of_its_own(world: World) -> None:
@@ -679,9 +676,8 @@ async def test_a_source_goes_when_nothing_waits(world: World) -> None:
     async with world.running("alice") as alice:
         await alice.apply(sensors())
         await push(alice, rows(1.0))
-        with pytest.raises(Refused, match="1 record that were pushed") as waits:
+        with breaks("source-waits", Refused, match="1 record that were pushed"):
             await alice.api.declarations.delete("source", "sensors")
-        assert waits.value.rule == "source-waits"
         await alice.api.endpoints.drop("sensors", None)
         await alice.api.declarations.delete("source", "sensors")
         with pytest.raises(NotFound):
@@ -729,9 +725,8 @@ async def until_taken(node: Node, wanted: list[float]) -> None:
 )
 async def test_what_a_trigger_cannot_mean_is_refused(world: World, trigger: str, rule: str) -> None:
     async with world.running("alice") as alice:
-        with pytest.raises(Fault) as refused:
+        with breaks(rule):
             await alice.apply(sensors(), DATASET.format(name="temp"), trigger)
-        assert refused.value.rule == rule
 
 
 async def test_what_waits_is_in_a_backup_and_new_pushes_have_numbers_of_their_own(world: World, tmp_path: Path) -> None:
@@ -853,9 +848,8 @@ async def test_a_gap_is_accepted_by_name_and_stays_in_the_chain(world: World, to
         assert [(each.partition, each.first, each.last, each.count) for each in found.lost] == [(0, 2, 3, 2)]
         assert (found.topic, found.count, found.accepted) == ("towns", 2, False)
         topic.forget(5)
-        with pytest.raises(Refused, match=f"the gap {found.name} is another one now") as refused:
+        with breaks("gap-changed", Refused, match=f"the gap {found.name} is another one now"):
             await asked(alice, found.name)
-        assert refused.value.rule == "gap-changed"
         assert await pulled(alice) == "kafka-position", "nothing was written"
         found = await asked(alice)
         done = await asked(alice, found.name)

@@ -61,9 +61,7 @@ def cosigned(node: Node, dataset: DatasetId) -> list[cosignature.Cosignature]:
 
 async def test_what_is_mirrored_is_cosigned_and_told(world: World) -> None:
     async with world.running("alice") as alice, world.running("bob", COSIGNS) as bob:
-        world.write("alice", "a.csv", *ROWS)
-        await alice.apply(ROOT)
-        await alice.pull()
+        await alice.take_in(ROOT, files={"a.csv": ROWS})
         cities = alice.dataset("cities")
         await world.spread(alice, "cities")
         await bob.mirror(cities, "theirs")
@@ -97,8 +95,7 @@ async def test_of_many_mirrors_only_what_moved_is_looked_at(world: World) -> Non
             consider(dataset, how)
 
         witnessing._consider = noted
-        world.write("alice", "b.csv", "2024-01-03T00:00:00Z,Wels,60000")
-        await alice.pull("cities")
+        await alice.take_in(files={"b.csv": ["2024-01-03T00:00:00Z,Wels,60000"]}, pulls=["cities"])
         await bob.heard("cosignature.signed", 3)
         assert looked == {alice.dataset("cities")}
 
@@ -106,9 +103,7 @@ async def test_of_many_mirrors_only_what_moved_is_looked_at(world: World) -> Non
 async def mirrored(world: World) -> tuple[Any, DatasetId]:
     """A mirror that is not running any more, and its dataset."""
     async with world.running("alice") as alice, world.running("bob") as bob:
-        world.write("alice", "a.csv", *ROWS)
-        await alice.apply(ROOT)
-        await alice.pull()
+        await alice.take_in(ROOT, files={"a.csv": ROWS})
         cities = alice.dataset("cities")
         await world.spread(alice, "cities")
         await bob.mirror(cities, "theirs")
@@ -269,8 +264,7 @@ async def test_what_is_relied_on_ends_where_witnesses_end(world: World) -> None:
             size = alice.size("cities")
             assert (await carol.api.trust.show("theirs")).reach.use == size
             world.wires.cut(bob.member.peer_id)
-            world.write("alice", "b.csv", "2024-01-03T00:00:00Z,Wels,60000")
-            await alice.pull("cities")
+            await alice.take_in(files={"b.csv": ["2024-01-03T00:00:00Z,Wels,60000"]}, pulls=["cities"])
             await carol.heard_head(size + 1)
             await carol.parts.scheduler.pass_now(cities)
             shown = await carol.api.trust.show("theirs")
@@ -521,8 +515,7 @@ async def test_a_witness_that_mirrors_nothing_lets_a_newcomer_in(world: World) -
             "carol", asks(witness.key, quorum=1)
         ) as carol:  # fmt: skip
             await witness.heard("cosignature.signed")
-            world.write("alice", "b.csv", MORE)
-            await alice.pull("cities")
+            await alice.take_in(files={"b.csv": [MORE]}, pulls=["cities"])
             first, second = await witness.heard("cosignature.signed", 2)
             assert second.data["size"] == alice.size("cities") > first.data["size"]
             (made,) = cosigned(witness, cities)
@@ -555,8 +548,7 @@ async def test_what_nobody_can_prove_waits(world: World) -> None:
                 raise Remote("no peer proves it", rule="prove")
 
             witness.member.driver.prove_prefix = nobody
-            world.write("alice", "b.csv", MORE)
-            await alice.pull("cities")
+            await alice.take_in(files={"b.csv": [MORE]}, pulls=["cities"])
             await witness.heard_head(alice.size("cities"))
             witnessing = witness.parts.witnessing
             assert await look(witnessing) == RETRY_SECONDS
@@ -580,8 +572,7 @@ async def test_a_false_proof_moves_no_witness_and_both_heads_are_told(world: Wor
             (first,) = await witness.heard("cosignature.signed")
             before = newest(witness, cities)
             alice.member.library.prove = lambda *_, **__: [b"?" * 32] * 3
-            world.write("alice", "b.csv", MORE)
-            await alice.pull("cities")
+            await alice.take_in(files={"b.csv": [MORE]}, pulls=["cities"])
             (refused,) = await witness.heard("cosignature.refused")
             assert refused.data["size"] == alice.size("cities")
             assert [each.checkpoint.size for each in cosigned(witness, cities)] == [first.data["size"]]
@@ -609,8 +600,7 @@ async def test_a_split_that_a_witness_sees_is_proven_by_those_who_hold_it(world:
     world.steal("alice", "mallory", b"m" * 32)
     async with world.running("alice") as alice, world.running("witness", attends(cities)) as witness:
         await witness.heard("cosignature.signed")
-        world.write("alice", "b.csv", MORE)
-        await alice.pull("cities")
+        await alice.take_in(files={"b.csv": [MORE]}, pulls=["cities"])
         await witness.heard("cosignature.signed", 2)
         world.wires.cut(alice.member.peer_id, witness.member.peer_id)
         async with world.running("mallory") as mallory:
@@ -633,8 +623,7 @@ async def test_a_split_that_a_witness_sees_is_proven_by_those_who_hold_it(world:
 async def test_each_epoch_is_an_origin_that_begins_with_what_is_kept(world: World) -> None:
     async with world.running("alice") as alice:
         cities = await publish_unspread(world, alice)
-        world.write("alice", "b.csv", MORE)
-        await alice.pull("cities")
+        await alice.take_in(files={"b.csv": [MORE]}, pulls=["cities"])
         async with world.running("witness", attends(cities)) as witness:
             await witness.heard("cosignature.signed")
             asked: list[tuple[int, int]] = []
@@ -815,9 +804,7 @@ class Bench:
 
 
 async def bench_of(world: World, alice: Node) -> Bench:
-    world.write("alice", "a.csv", *ROWS)
-    await alice.apply(ROOT)
-    await alice.pull()
+    await alice.take_in(ROOT, files={"a.csv": ROWS})
     return Bench(world, alice, alice.dataset("cities"))
 
 
@@ -1018,8 +1005,9 @@ async def test_a_node_is_a_public_witness_for_another(world: World) -> None:
             made = alice.submissions()
             log = WitnessSubmission(made._home, lambda: (asked,), world.clock, made._cosigned, alice.logger, posts)
             for number in range(3):
-                world.write("alice", f"b{number}.csv", f"2024-02-0{number + 1}T00:00:00Z,Wels,{number}")
-                await alice.pull("cities")
+                await alice.take_in(
+                    files={f"b{number}.csv": [f"2024-02-0{number + 1}T00:00:00Z,Wels,{number}"]}, pulls=["cities"]
+                )
                 log.loop.touch(cities)
                 world.clock.instant += int(PAUSE * 1e9)
                 await log._round()

@@ -10,7 +10,7 @@ import functools
 import itertools
 import shutil
 import tempfile
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, aclosing, asynccontextmanager
 from pathlib import Path
 from typing import Any, Final, Literal, cast
@@ -396,6 +396,16 @@ class Node:
         request = wire.PullRequest(refs=refs, all=not refs, **more)
         return list((await self.done(self.api.flow.pull(request))).items)
 
+    async def take_in(
+        self, *manifests: str, files: Mapping[str, Iterable[str]], pulls: Sequence[str] = (), **more: Any
+    ) -> list[wire.PullItem]:
+        """Rows of cities stand in files of the source, and are pulled by what the manifests declare, or by others."""
+        for file, rows in files.items():
+            write_cities(self.home.directory.parent / "source" / file, rows)
+        if manifests:
+            await self.apply(*manifests)
+        return await self.pull(*pulls, **more)
+
     async def publish(self, *refs: str) -> Sequence[wire.VisibilityView]:
         told: Sequence[wire.VisibilityView] = await self.api.visibility.publish(
             wire.VisibilityRequest(refs=refs, all=not refs)
@@ -458,6 +468,12 @@ def in_the_open(node: Node) -> Node:
     node.parts.visibility.publishes_all = lambda: True
     node.parts.visibility.has_key = lambda _dataset: True
     return node
+
+
+def write_cities(path: Path, rows: Iterable[str]) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("\n".join(["event_time,city,population", *rows, ""]))
+    return path
 
 
 class World:
@@ -537,10 +553,7 @@ class World:
 
     def write(self, name: str, file: str, *rows: str) -> Path:
         """A CSV in the folder that a node's sources start from."""
-        path = self.folder / name / "source" / file
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text("\n".join(["event_time,city,population", *rows, ""]))
-        return path
+        return write_cities(self.folder / name / "source" / file, rows)
 
     def close(self) -> None:
         self._open.close()
