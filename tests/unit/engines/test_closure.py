@@ -211,12 +211,17 @@ def tell(suite: ProvenSuite, outcomes: Mapping[str, str], when: str = "call") ->
 PASSED = {f"{FIRST}::one": "passed", f"{FIRST}::two[a]": "passed", f"{SECOND}::one": "passed"}
 
 
+def passes(part: ProvenSuite) -> None:
+    """All its tests pass, and it says so."""
+    tell(part, PASSED)
+    part.record(NOW)
+
+
 def test_what_passed_whole_is_left_out_the_next_time_and_told(started: Callable[..., ProvenSuite], tree: Path) -> None:
     first = started()
     assert first.left_out == {}
     assert first.said() is None
-    tell(first, PASSED)
-    first.record(NOW)
+    passes(first)
     again = started()
     assert again.left_out == {FIRST: Proof(FIRST, 2, "2026-11-30"), SECOND: Proof(SECOND, 1, "2026-11-30")}
     assert again.said() == (
@@ -244,9 +249,7 @@ def test_what_passed_whole_is_left_out_the_next_time_and_told(started: Callable[
 def test_whoever_asks_for_the_suite_gets_it(
     started: Callable[..., ProvenSuite], arguments: tuple[str, ...], options: dict[str, Any]
 ) -> None:
-    first = started()
-    tell(first, PASSED)
-    first.record(NOW)
+    passes(started())
     assert started().left_out
     assert not started(*arguments, **options).left_out
 
@@ -276,9 +279,7 @@ def test_digests_are_made_for_a_run_that_takes_in_the_suite_alone(
 def test_a_run_that_tries_less_or_other_things_proves_and_leaves_out_nothing(
     started: Callable[..., ProvenSuite], run: dict[str, Any]
 ) -> None:
-    part = started(*run.pop("arguments", ()), **run)
-    tell(part, PASSED)
-    part.record(NOW)
+    passes(started(*run.pop("arguments", ()), **run))
     assert not started().left_out
 
 
@@ -304,17 +305,13 @@ def test_a_file_runs_again_when_something_that_it_needs_changed(
     started: Callable[..., ProvenSuite], tree: Path, changed: str, again: set[str]
 ) -> None:
     """What it imports, data beside that, what it names in a text, and folders that it names from where it lies."""
-    first = started()
-    tell(first, PASSED)
-    first.record(NOW)
+    passes(started())
     (tree / changed).write_text((tree / changed).read_text() + "\n# changed\n")
     assert {FIRST, SECOND} - set(started().left_out) == again
 
 
 def test_another_java_is_another_digest(started: Callable[..., ProvenSuite], monkeypatch: pytest.MonkeyPatch) -> None:
-    first = started()
-    tell(first, PASSED)
-    first.record(NOW)
+    passes(started())
     monkeypatch.setattr(proven, "surroundings", lambda: {"java": "26"})
     assert not started().left_out
 
@@ -332,8 +329,7 @@ def test_a_file_of_which_a_test_did_not_pass_is_not_proven(started: Callable[...
 def test_a_test_that_passed_the_second_time_only_proves_nothing(started: Callable[..., ProvenSuite]) -> None:
     part = started()
     tell(part, {f"{FIRST}::one": "failed"})
-    tell(part, PASSED)
-    part.record(NOW)
+    passes(part)
     assert set(started().left_out) == {SECOND}
 
 
