@@ -158,7 +158,8 @@ async def test_a_flow_of_an_account_does_not_take_every_turn(world: World, more:
         text = HIS(target="his").replace(*more)
         assert (await refused(asking, BOB, text)).rule == "flow-duration"
         await node.apply(text.replace("name: often", "name: often, account: bob"))
-        assert (await status(node, "Flow", "bob/often"))["phase"] == "Ready"
+        told = await status(node, "Flow", "bob/often")
+        assert told["phase"] == "Ready", told
 
 
 def state(shown: Any) -> Any:

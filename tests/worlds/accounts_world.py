@@ -7,6 +7,7 @@ from collections.abc import MutableMapping
 from typing import Any
 
 import structlog
+import trio
 
 from odfd.api.access.requests import AccessControl
 from odfd.api.routes import application
@@ -15,6 +16,7 @@ from odfd.control.endpoint import ACT_AS, CALLER, Caller
 from odfd.node.assembly import access_of
 from odfd.runtime.http import Application
 from worlds.called_services import CalledServices
+from worlds.eventually import PATIENCE
 
 ACCOUNT = """$schema: Account
 headers: {{name: {name}, annotations: {{unixCallers: {{users: ["{uid}"]}}}}}}
@@ -104,6 +106,8 @@ async def settled(node: Any) -> Asking:
     asking = Asking(node)
     await node.apply(ACCOUNT.format(name="alice", uid=ALICE), ACCOUNT.format(name="bob", uid=BOB))
     await node.apply(DATASET.format(name="hers", more=", account: alice"), DATASET.format(name="theirs", more=""))
+    with trio.fail_after(PATIENCE):
+        await node.parts.reconciler.wait_settled()
     return asking
 
 
