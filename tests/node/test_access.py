@@ -97,9 +97,9 @@ async def test_relations_hold_when_the_apply_has_answered(world: World, monkeypa
     async def never(*_: object) -> None:
         await trio.sleep_forever()
 
-    monkeypatch.setattr(Reconciler, "_turn", never)
     async with world.running("node", private=True) as node:
         asking = await settled(node)
+        monkeypatch.setattr(Reconciler, "_turn", never)
         assert await asking.datasets(BOB) == []
         await node.apply(GRANT.format(name="g", who="bob", role="reader", what="alice/hers"))
         assert await asking.datasets(BOB) == ["hers"]
