@@ -2,7 +2,7 @@
 
 A handover swapped names then, so that what was declared stayed with the former rendition. Now the first chain's row,
 to which people's references lead, gets the name, and stands for the active rendition; the others go. So it is with the
-rows of mirrors.
+rows of mirrors. A recorded difference was a dataset of its own too.
 """
 
 from __future__ import annotations
@@ -36,6 +36,19 @@ class FormerCollection(NamedTuple):
 def gather(connection: sqlite3.Connection, collections: Sequence[FormerCollection]) -> Sequence[str]:
     """Gathers the rows of each collection, within an open transaction. Returns a line for each."""
     return [line for collection in collections for line in [_gather(connection, collection)] if line is not None]
+
+
+def take_in(connection: sqlite3.Connection, dataset: str, collection: str, handover: int | None) -> str | None:
+    """Removes the row of a recorded difference, by dids, as it is inside its collection. Returns a line that says so.
+
+    ``None``: there is none.
+    """
+    store = ResourceStore(connection)
+    row, whole = store.with_did(_DATASET, dataset), store.with_did(_DATASET, collection)
+    if row is None or whole is None:
+        return None
+    store.gather(whole, [row], whole.updated_at)
+    return f"the recorded difference {row.name} is inside {whole.name}, as {whole.name}.h{handover}, and no dataset"
 
 
 def _gather(connection: sqlite3.Connection, collection: FormerCollection) -> str | None:

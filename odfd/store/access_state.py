@@ -123,7 +123,7 @@ class AccessReader:
 
     def _whole(self, did: str) -> str:
         with self._database.read() as connection:
-            return str(collections.of(connection, DatasetId.parse(did)).active.dataset)
+            return str(collections.whole(connection, DatasetId.parse(did)).active.dataset)
 
     def account_name(self, account: str) -> str:
         """Returns the name of an account; its id if it is gone."""

@@ -1,8 +1,8 @@
 """Looks up datasets by name and did, and names them: each is a resource of the type Dataset.
 
 A collection is one resource, which stands for the first chain of its active rendition. The other chains of its
-renditions and shards are no resources: they are found by their ids, and by the collection's name with a number
-(``sales.r0``, ``sales.r0.s1``).
+renditions and shards, and its recorded differences, are no resources: they are found by their ids, and by the
+collection's name with a number (``sales.r0``, ``sales.r0.s1``, ``sales.h1``).
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ from odfd.store.collections import CollectionState, Member
 
 TYPE: Final = "Dataset"
 _INNER: Final = re.compile(
-    r"(?P<name>.+)\.r(?P<number>\d{1,2})(?:\.s(?P<place>[1-9]\d{0,2}))?", re.ASCII | re.IGNORECASE
+    r"(?P<name>.+)\.(?:r(?P<number>\d{1,2})(?:\.s(?P<place>[1-9]\d{0,2}))?|h(?P<handover>[1-9]\d{0,8}))",
+    re.ASCII | re.IGNORECASE,
 )
 
 
@@ -78,7 +79,7 @@ class DatasetResources(ResourceStore):
         if found is not None or type_ != TYPE or not did.startswith(DID_ODF):
             return found
         try:
-            whole = collections.of(self._db, DatasetId.parse(did)).active.dataset
+            whole = collections.whole(self._db, DatasetId.parse(did)).active.dataset
         except Invalid:
             return None
         return super().with_did(type_, str(whole))
@@ -149,12 +150,12 @@ class Catalog:
     def find(self, dataset: DatasetId) -> DatasetEntry | None:
         """Returns a chain by its id, with an index: the cost does not grow with the number of datasets."""
         found = self._store.row_with_did(TYPE, str(dataset))
-        return _entry(found) or self._inner(dataset, collections.of(self._db, dataset))
+        return _entry(found) or self._inner(dataset, collections.whole(self._db, dataset))
 
     def resource_of(self, dataset: DatasetId) -> Resource | None:
         """Returns the resource of the dataset that a chain is, or is inside of."""
         found = self._store.with_did(TYPE, str(dataset))
-        return found or self._store.with_did(TYPE, str(collections.of(self._db, dataset).active.dataset))
+        return found or self._store.with_did(TYPE, str(collections.whole(self._db, dataset).active.dataset))
 
     def name_of(self, dataset: DatasetId) -> str:
         """Returns the local name of a dataset, or its shortened did, to show to people."""
@@ -220,13 +221,18 @@ class Catalog:
 
     def check_inner(self, of: DatasetId, number: int, shards: int) -> None:
         """Raises Invalid if another dataset has a name by which a rendition of this one would be found."""
+        for place in range(shards):
+            self._check_inside(of, partial(inner_name, number=number, place=place))
+
+    def check_difference(self, of: DatasetId, handover: int) -> None:
+        """Raises Invalid if another dataset has the name of the recorded difference of a handover of this one."""
+        self._check_inside(of, partial(difference_name, handover=handover))
+
+    def _check_inside(self, of: DatasetId, name_in: Callable[[str], str]) -> None:
         row = self.resource_of(of)
-        for place in range(shards) if row is not None else ():
-            assert row is not None
-            name = inner_name(row.name, number, place)
-            held = self._store.row_named(TYPE, name, row.account)
-            if held is not None:
-                raise _to_taken(name, held.did)
+        held = None if row is None else self._store.row_named(TYPE, name_in(row.name), row.account)
+        if held is not None:
+            raise _to_taken(held.name, held.did)
 
     def remove(self, entry: DatasetEntry, now: Instant) -> None:
         held = self._store.with_did(TYPE, str(entry.id))
@@ -235,15 +241,20 @@ class Catalog:
 
     def _inner(self, dataset: DatasetId, state: CollectionState) -> DatasetEntry | None:
         """Returns a chain inside a collection; ``None`` for any other, and for one that is deleted."""
-        member = state.member(state.number_of(dataset))
-        row = None if member.dropped else self._store.row_with_did(TYPE, str(state.active.dataset))
+        row = self._store.row_with_did(TYPE, str(state.active.dataset))
         if row is None:
             return None
-        name = inner_name(row.name, member.row.number, member.shards.index(dataset))
+        if (handover := state.handover_of(dataset)) is not None:
+            name = difference_name(row.name, handover)
+        else:
+            member = state.member(state.number_of(dataset))
+            if member.dropped:
+                return None
+            name = inner_name(row.name, member.row.number, member.shards.index(dataset))
         return DatasetEntry(name=DatasetName(name), id=dataset, created_at=row.created_at, is_inner=True)
 
     def _within(self, ref: str, look: Callable[[str], DatasetEntry | None]) -> DatasetEntry | None:
-        """Returns the chain that a name with the number of a rendition means; ``None`` if there is none.
+        """Returns the chain that a name with a number of a rendition or handover means; ``None`` if there is none.
 
         ``look`` finds the collection by its name.
         """
@@ -251,7 +262,12 @@ class Catalog:
         whole = None if found is None else look(found["name"])
         if found is None or whole is None:
             return None
-        state, number, place = collections.of(self._db, whole.id), int(found["number"]), int(found["place"] or 0)
+        state = collections.of(self._db, whole.id)
+        if found["handover"] is not None:
+            kept = {state.handover_of(each.dataset): each.dataset for each in state.differences}
+            chain = kept.get(int(found["handover"]))
+            return None if chain is None else self.find(chain)
+        number, place = int(found["number"]), int(found["place"] or 0)
         shards = state.members[number].shards if number < len(state.members) else ()
         # A dataset of one chain is read as a collection of one rendition and one shard, and has no such names.
         is_there = place < len(shards) and len(state.members) + len(shards) > 2
@@ -261,6 +277,11 @@ class Catalog:
 def inner_name(base: str, number: int, place: int) -> str:
     """Returns the name of a chain inside a collection."""
     return f"{base}.r{number}.s{place}" if place else f"{base}.r{number}"
+
+
+def difference_name(base: str, handover: int) -> str:
+    """Returns the name of the recorded difference of a handover, which is a chain inside a collection."""
+    return f"{base}.h{handover}"
 
 
 def resolve_dataset(ref: str, meant: Mapping[str, str], catalog: Catalog, account: str | None = None) -> DatasetEntry:

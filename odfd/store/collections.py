@@ -41,6 +41,20 @@ def _gather(connection: sqlite3.Connection) -> Sequence[str]:
     )
 
 
+def _take_in(connection: sqlite3.Connection) -> Sequence[str]:
+    """Makes recorded differences, which were datasets of their own, chains inside their collections."""
+    told: list[str] = []
+    for state in [each for each in every(connection) if each.differences]:
+        active, found = str(state.active.dataset), list[KeptDifference]()
+        for each in state.differences:
+            line = former_rows.take_in(connection, str(each.dataset), active, state.handover_of(each.dataset))
+            if line is not None:  # else it was deleted
+                found.append(each)
+                told.append(line)
+        keep(connection, msgspec.structs.replace(state, differences=tuple(found)))
+    return told
+
+
 STEPS: Final = (
     """
     CREATE TABLE collections (
@@ -54,13 +68,17 @@ STEPS: Final = (
     """,
     COLLECTIONS.step,
     _gather,
+    _take_in,
 )
 MAX_RENDITIONS: Final = 64
 """Most renditions of a collection, including dropped ones, whose numbers are never used again."""
 
 
-Origin = Literal["first", "raw", "snapshot", "inputs", "owner"]
-"""How a rendition came to be: ``inputs`` for one over other inputs, ``owner`` for a mirror of another node's."""
+Origin = Literal["first", "raw", "snapshot", "inputs", "owner", "difference"]
+"""How a rendition came to be: ``inputs`` for one over other inputs, ``owner`` for a mirror of another node's.
+
+A recorded difference is the only rendition of its ``plain`` form.
+"""
 
 
 class Member(msgspec.Struct, frozen=True, kw_only=True):
@@ -100,10 +118,12 @@ class Member(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class KeptDifference(msgspec.Struct, frozen=True, kw_only=True):
-    """A difference that was computed for the handover at a time (ms), and the dataset that has its rows."""
+    """A difference that was computed for the handover at a time (ms), and the chain that has its rows."""
 
     time: int
     dataset: DatasetId
+    is_checked: bool = True
+    """Whether it was compared with both renditions; readers use only such ones."""
 
 
 class CollectionState(msgspec.Struct, frozen=True, kw_only=True):
@@ -130,6 +150,11 @@ class CollectionState(msgspec.Struct, frozen=True, kw_only=True):
     def number_of(self, dataset: DatasetId) -> int:
         return next(member.row.number for member in self.members if member.has(dataset))
 
+    def handover_of(self, dataset: DatasetId) -> int | None:
+        """Returns the number of the handover whose recorded difference a chain is; ``None`` if it is none."""
+        time = next((each.time for each in self.differences if each.dataset == dataset), None)
+        return next((number for number, each in enumerate(self.timeline.switches) if each.time == time), None)
+
     def content_of(self, number: int) -> int:
         """Returns the decoded rendition from whose contents this one comes; those with the same one are equal."""
         source = self.members[number].of
@@ -153,18 +178,27 @@ class CollectionState(msgspec.Struct, frozen=True, kw_only=True):
         return next((command for command in self.commands if command.id == name), None)
 
 
-def plain(dataset: DatasetId) -> CollectionState:
+def plain(dataset: DatasetId, origin: Origin = "first") -> CollectionState:
     """Returns a plain dataset as a collection of one rendition, which is active from the beginning of time."""
     row = RenditionRow(number=0, shards=(str(dataset),))
     return CollectionState(
-        id=dataset, members=(Member(row=row, origin="first"),), timeline=Timeline((Switch(0, "", row),), 0)
+        id=dataset, members=(Member(row=row, origin=origin),), timeline=Timeline((Switch(0, "", row),), 0)
     )
 
 
 def of(connection: sqlite3.Connection, dataset: DatasetId) -> CollectionState:
     """Returns the collection that a dataset is a rendition of; for any other dataset its ``plain`` form.
 
-    Raises Environment for a damaged row.
+    That is also the form of a recorded difference, which is no rendition. Raises Environment for a damaged row.
+    """
+    state = whole(connection, dataset)
+    return state if any(member.has(dataset) for member in state.members) else plain(dataset, "difference")
+
+
+def whole(connection: sqlite3.Connection, dataset: DatasetId) -> CollectionState:
+    """Returns the collection that a chain is inside of, as a rendition or a recorded difference.
+
+    For any other dataset it is as ``of``. Raises Environment for a damaged row.
     """
     found = connection.execute("SELECT collection FROM collection_members WHERE dataset = ?", (dataset,)).fetchone()
     row = None if found is None else COLLECTIONS.one(connection, "id = ?", (found[0],))
@@ -183,7 +217,8 @@ def every(connection: sqlite3.Connection) -> list[CollectionState]:
 
 def chains_of(state: CollectionState) -> list[DatasetId]:
     """Lists the chains of a collection that are not deleted, also of renditions whose data is gone."""
-    return [shard for member in state.members if not member.dropped for shard in member.shards]
+    shards = [shard for member in state.members if not member.dropped for shard in member.shards]
+    return [*shards, *(each.dataset for each in state.differences)]
 
 
 def keep(connection: sqlite3.Connection, state: CollectionState) -> None:
@@ -197,7 +232,10 @@ def keep(connection: sqlite3.Connection, state: CollectionState) -> None:
     COLLECTIONS.put(connection, state.id, msgspec.json.encode(state, enc_hook=str))
     connection.executemany(
         "INSERT OR REPLACE INTO collection_members (dataset, collection) VALUES (?, ?)",
-        [(shard, state.id) for member in state.members for shard in member.shards],
+        [
+            *((shard, state.id) for member in state.members for shard in member.shards),
+            *((each.dataset, state.id) for each in state.differences),
+        ],
     )
 
 
@@ -206,13 +244,17 @@ def forget(connection: sqlite3.Connection, dataset: DatasetId) -> None:
 
     The number of a deleted rendition is not used again.
     """
-    state = of(connection, dataset)
+    state = whole(connection, dataset)
     if state.active.dataset == dataset:
         connection.execute("DELETE FROM collections WHERE id = ?", (state.id,))
         connection.execute("DELETE FROM collection_members WHERE collection = ?", (state.id,))
         return
     gone = [msgspec.structs.replace(member, dropped=True) for member in state.members if member.dataset == dataset]
-    if gone:  # else a shard after the first, which is deleted before that
+    kept = tuple(each for each in state.differences if each.dataset != dataset)
+    if kept != state.differences:
+        connection.execute("DELETE FROM collection_members WHERE dataset = ?", (dataset,))
+        keep(connection, msgspec.structs.replace(state, differences=kept))
+    elif gone:  # else a shard after the first, which is deleted before that
         keep(connection, state.with_members(*gone))
 
 
@@ -241,6 +283,7 @@ def active_at(connection: sqlite3.Connection, dataset: DatasetId, time: int) -> 
 def check_fed(connection: sqlite3.Connection, dataset: DatasetId) -> None:
     """Raises Refused for a rendition that is not active, since data is fed only to the active one."""
     state = of(connection, dataset)
+    check_rendition(state)
     if state.active.dataset == dataset:
         return
     check_member(state, dataset)
@@ -275,6 +318,16 @@ def check_single(connection: sqlite3.Connection, dataset: DatasetId) -> None:
             f"{dataset.short} is one of {len(member.row.shards)} shards, which change together",
             rule="shard-single",
             hint="odfctl rendition create NAME --from snapshot compacts them; with --shards 1 it makes one chain",
+        )
+
+
+def check_rendition(state: CollectionState) -> None:
+    """Raises Refused for the ``plain`` form of a recorded difference, which stays as it is."""
+    if state.active.origin == "difference":
+        raise Refused(
+            "a recorded difference is no rendition: it stays as it is",
+            rule="rendition-inactive",
+            hint="name the collection: odfctl get renditions",
         )
 
 

@@ -1030,7 +1030,8 @@ async def test_readers_cross_by_the_kept_rows(world: World, folder: Path) -> Non
             kept, sql = await away(lambda: crossed(path))
             assert reading.difference.id in sql
             assert "current" not in sql
-            await alice.api.declarations.delete("Dataset", "cities.h1", purge=True)
+            gone = await alice.api.renditions.abandon("cities.h1", 0)
+            assert (gone.origin, gone.state) == ("difference", "Dropped")
             computed, sql = await away(lambda: crossed(path))
             assert "current" in sql
         assert kept == computed == Counter({("Graz", 3): 2})
@@ -1062,10 +1063,69 @@ async def test_a_wrong_difference_is_refused_by_name_and_a_death_before_the_chec
         with pytest.raises(Refused, match=r"cities.h2 is not the difference of both renditions: \d+ rows"):
             await alice.done(alice.api.renditions.hand_over("cities", 0, back))
         assert (await alice.api.renditions.reading("cities.r1")).difference is None
-        await alice.api.declarations.delete("Dataset", "cities.h2", purge=True)
+        wrongly = alice.dataset("cities.h2")
         monkeypatch.undo()
         await alice.done(alice.api.renditions.hand_over("cities", 0, back))
-        assert (await alice.api.renditions.reading("cities.r1")).difference is not None
+        kept = (await alice.api.renditions.reading("cities.r1")).difference
+        assert kept is not None
+        assert (kept.name, kept.id) == ("cities.h2", str(alice.dataset("cities.h2")))
+        assert alice.dataset("cities.h2") != wrongly
+        assert alice.home.chains.chain(wrongly).head() is None, "it is made anew"
+
+
+EACH = """$schema: Flow
+headers: {name: every}
+spec: {target: "Dataset:%", triggers: [{kind: Schedule, cron: '@yearly'}], tasks: [{kind: Compaction}]}
+"""
+
+
+async def test_a_recorded_difference_is_inside_its_collection(world: World, tmp_path: Path) -> None:
+    async with world.running("alice") as alice:
+        await begun(world, alice)
+        await alice.apply(EACH)
+        await alice.apply(ROOT.replace("name: cities", "name: towns.h2"))
+        with pytest.raises(NotFound):
+            alice.home.resolve("cities.h1")
+        await alice.done(alice.api.renditions.hand_over("cities", 1, OVER))
+        difference = alice.dataset("cities.h1")
+        views = await alice.api.declarations.list("Dataset", None)
+        assert [each.name for each in views] == ["cities", "towns.h2"]
+        assert [each.name for each in await alice.dataset_views()] == ["cities", "towns.h2"]
+        await alice.parts.reconciler.wait_settled()
+        await alice.parts.flows.look(())
+        plans = [entry.plan for _, entry in alice.parts.flows.scheduler.entries()]
+        targets = {plan.target for plan in plans if plan.name == "every"}
+        assert targets == {alice.dataset("cities"), alice.dataset("towns.h2")}
+        await alice.api.applying.rename("Dataset", "cities", "towns")
+        with pytest.raises(NotFound):
+            alice.home.resolve("cities.h1")
+        assert alice.dataset("towns.h1") == alice.dataset(str(difference)) == difference
+        with pytest.raises(Invalid, match=r"towns\.h1 is already the name"):
+            await alice.api.applying.rename("Dataset", "towns.h2", "towns.h1")
+        with pytest.raises(Invalid, match=r"towns\.h2 is already the name"):
+            await alice.done(alice.api.renditions.hand_over("towns", 0, wire.HandoverRequest(difference=True)))
+        assert (await alice.api.renditions.list("towns"))[1].state == "Active", "nothing was handed over"
+        # It is read as the chains of renditions are, and stays as it is.
+        assert len(await alice.api.datasets.log("towns.h1", (), 50, None)) == 3
+        assert len((await alice.api.datasets.tail("towns.h1", 5)).rows) == 2
+        assert (await alice.done(alice.api.verification.verify("towns.h1", wire.VerifyRequest(level="data")))).ok
+        await alice.done(alice.api.flow.export("towns.h1", wire.ExportRequest(to=str(tmp_path / "out"))))
+        for change in (
+            lambda: alice.api.flow.set_watermark("towns.h1", wire.WatermarkRequest(time="2024-02-01T00:00:00Z")),
+            lambda: alice.api.renditions.create("towns.h1", wire.RenditionRequest(origin="snapshot")),
+        ):
+            with pytest.raises(Refused, match="a recorded difference is no rendition"):
+                await alice.done(change())
+        (shown,) = await alice.api.renditions.list("towns.h1")
+        assert (shown.dataset, shown.origin) == ("towns.h1", "difference")
+    async with world.running("alice") as alice:
+        assert (await alice.api.renditions.reading("towns.r0")).difference is not None
+        assert alice.home.recovery.converted == ()
+        await alice.api.declarations.delete("Dataset", "towns", purge=True)
+        assert alice.home.chains.chain(difference).head() is None
+        assert [each.name for each in await alice.dataset_views()] == ["towns.h2"]
+        with alice.home.database.read() as connection:
+            assert connection.execute("SELECT count(*) FROM collection_members").fetchone() == (0,)
 
 
 async def test_equal_contents_need_none_and_other_columns_have_none(world: World) -> None:

@@ -147,16 +147,18 @@ async def test_a_target_is_told_of_a_handover_as_a_move_and_of_nothing_inside(wo
     async with world.running("alice", **INSIDE) as alice:
         await alice.apply(ROOT)
         await alice.api.visibility.unpublish(wire.VisibilityRequest(refs=("cities",)))
+        await alice.keep_raw("cities")
         world.write("alice", "a.csv", "2024-01-01T00:00:00Z,Graz,1")
         await alice.pull("cities")
         await alice.apply(SECRET, target(receiver, "{events: [dataset.created, dataset.ref.updated, dataset.deleted]}"))
         assert (await status(alice))["phase"] == "Ready"
         before = str(alice.home.chains.chain(alice.dataset("cities")).head().hash)
-        for number in (1, 2):
-            made = wire.RenditionRequest(origin="snapshot", id=str(number))
+        for origin in ("raw", "snapshot"):
+            made = wire.RenditionRequest(origin=origin)
             await alice.done(alice.api.renditions.create("cities", made))
         await alice.api.renditions.abandon("cities", 2)
-        await alice.done(alice.api.renditions.hand_over("cities", 1, wire.HandoverRequest()))
+        await alice.done(alice.api.renditions.hand_over("cities", 1, wire.HandoverRequest(difference=True)))
+        assert alice.home.name_of(alice.dataset("cities.h1")) == "cities.h1"
         await became(lambda: len(receiver.calls) == 1)
         (_, body) = receiver.calls[0]
         head = alice.home.chains.chain(alice.dataset("cities")).head()

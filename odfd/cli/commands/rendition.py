@@ -73,7 +73,8 @@ def _handover(session: Session, args: argparse.Namespace) -> None:
     _NUMBER,
     YES,
     help="delete one that was never active",
-    description="Delete a rendition that was never active. Its number is not used again.",
+    description="Delete a rendition that was never active. Its number is not used again. Number 0 of NAME.hK is the"
+    " recorded difference of a handover.",
     example="nyc.flights 1 --yes",
 )
 def _abandon(session: Session, args: argparse.Namespace) -> None:
@@ -84,9 +85,9 @@ def _abandon(session: Session, args: argparse.Namespace) -> None:
 
 
 def _can_abandon(session: Session, ref: str, number: int) -> bool:
-    """Whether the rendition is still being built, so that the user is asked. Raises NotFound for the dataset."""
+    """Whether it is still being built, or is a difference, so that the user is asked. Raises NotFound."""
     rows = session.client.do(calls.renditions_list(ref)).value
-    return any(row.number == number and row.state == "Building" for row in rows)
+    return any(row.number == number and (row.state == "Building" or row.origin == "difference") for row in rows)
 
 
 RENDITION: Final = argument("--rendition", type=int, metavar="N", help="of this rendition (the active one)")

@@ -61,8 +61,9 @@ class RenditionView(Value, frozen=True, kw_only=True):
     """Its name here; empty once it is deleted, and for one that is not here, as its owner tells of it. The number is
     then the owner's."""
     dataset_id: str
-    origin: Literal["first", "raw", "snapshot", "inputs", "owner"]
-    """``inputs``: derived, over other inputs. ``owner``: made by another node, and mirrored here."""
+    origin: Literal["first", "raw", "snapshot", "inputs", "owner", "difference"]
+    """``inputs``: derived, over other inputs. ``owner``: made by another node, and mirrored here. ``difference``: the
+    recorded difference of a handover, by its own name; it is no rendition."""
     state: Literal["Building", "Active", "Superseded", "Sealed", "Dropped"]
     active_since: str | None = None
     """Time of the last handover to it; null: there was none, or it is active from the beginning of time."""

@@ -408,7 +408,7 @@ def _over_shards(home: StateDirectory, transform: SetTransform, desired: Desired
 def _whole(home: StateDirectory, dataset: DatasetId) -> DatasetId:
     """Returns the chain that stands for the collection of one."""
     with home.database.read() as connection:
-        return collections.of(connection, dataset).active.dataset
+        return collections.whole(connection, dataset).active.dataset
 
 
 def _kept_state(home: StateDirectory, dataset: DatasetId) -> ChainState:

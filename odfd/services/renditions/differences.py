@@ -1,7 +1,7 @@
-"""Computes the difference of a handover once, and keeps it as a dataset, so that readers need not compare all rows.
+"""Computes the difference of a handover once, and keeps it as a chain, so that readers need not compare all rows.
 
-The dataset is a private root, called ``NAME.hN`` after the handover's number. Its one transaction has the time of the
-handover and pins the cuts of both renditions. It counts as a difference only after it was compared with both. Spec:
+The chain is a private root inside the collection, called ``NAME.hN`` after the handover's number. Its one transaction
+has the time of the handover and pins the cuts of both renditions. It counts only after it was compared with both. Spec:
 docs/spec/collections.md#differences.
 """
 
@@ -39,7 +39,6 @@ from odfd.runtime.clock import Clock
 from odfd.services.renditions.effects import RenditionEffects
 from odfd.services.renditions.reading import EXTRA, columns_of, cuts_of, pinned_head, reading_at_the_end
 from odfd.store import collections
-from odfd.store.catalog import Catalog
 from odfd.store.collections import CollectionState, KeptDifference
 from odfd.store.directory import StateDirectory
 from odfd.store.visibility import Marks, VisibilityMark
@@ -60,12 +59,18 @@ class RenditionDifferences:
         clock: Clock,
         effects: RenditionEffects,
         write: WriteAnswer,
+        delete: Callable[[DatasetId], Awaitable[object]],
     ) -> None:
         self._home, self._staging, self._committer, self._clock = home, staging, committer, clock
-        self._effects, self._write = effects, write
+        self._effects, self._write, self._delete = effects, write, delete
 
     def check_comparable(self, state: CollectionState, number: int) -> None:
-        """Raises Refused if rows of the active rendition and of another one cannot be compared."""
+        """Raises Refused if rows of the active rendition and of another one cannot be compared.
+
+        Raises Invalid if another dataset has the name of the difference.
+        """
+        with self._home.catalog() as catalog:
+            catalog.check_difference(state.active.dataset, len(state.timeline.switches))
         new = state.member(number)
         usual = all(load_state(self._home.chains.chain(each.dataset)).vocab == Vocab() for each in (state.active, new))
         if columns_of(self._home, state.active, new) is None or not usual:
@@ -79,23 +84,24 @@ class RenditionDifferences:
     async def make(self, dataset: DatasetId, command: str) -> None:
         """Computes and records the difference of the handover that a command made, unless both contents are equal.
 
-        What is recorded already stays. Raises Refused if it is not the difference, and what a query may raise.
+        What was checked already stays, and what was not is made again. Raises Refused if it is not the difference, and
+        what a query may raise.
         """
         due = await trio.to_thread.run_sync(self._look, dataset, command)
         if due is None:
             return
-        state, reading, name, kept = due
-        time = parse(reading.time)
-        if kept is None:
-            kept = await self._compute(state, reading, name, time)
-            self._effects.step("difference-written")
-        await self._check(reading, kept, name)
-        await trio.to_thread.run_sync(self._record, dataset, KeptDifference(time=to_millis(time), dataset=kept))
+        state, reading, unchecked = due
+        if unchecked is not None:
+            await self._delete(unchecked.dataset)
+        kept = await self._compute(state, reading)
+        self._effects.step("difference-written")
+        await self._check(reading, kept.dataset)
+        await trio.to_thread.run_sync(self._record, kept, msgspec.structs.replace(kept, is_checked=True))
 
     def _look(
         self, dataset: DatasetId, command: str
-    ) -> tuple[CollectionState, wire.HandoverReading, str, DatasetId | None] | None:
-        """Returns what is to be compared, the name of the difference, and one that was written before a crash.
+    ) -> tuple[CollectionState, wire.HandoverReading, KeptDifference | None] | None:
+        """Returns what is to be compared, and a difference that was written and not checked before a crash.
 
         ``None`` if there is nothing to record.
         """
@@ -103,28 +109,24 @@ class RenditionDifferences:
         switch = find_switch(state.timeline, command)
         assert switch is not None
         place = state.timeline.switches.index(switch)
-        if any(difference.time == switch.time for difference in state.differences):
+        known = next((each for each in state.differences if each.time == switch.time), None)
+        if known is not None and known.is_checked:
             return None
         reading = reading_at_the_end(self._home, state, state.timeline.switches[place - 1].to.number)
         if reading.equal or to_millis(parse(reading.time)) != switch.time:
             return None
-        name = f"{self._home.name_of(state.active.dataset)}.h{place}"
-        with self._home.catalog() as catalog:
-            found = catalog.look(name)
-        return state, reading, name, None if found is None else found.id
+        return state, reading, known
 
-    async def _compute(
-        self, state: CollectionState, reading: wire.HandoverReading, name: str, time: Instant
-    ) -> DatasetId:
+    async def _compute(self, state: CollectionState, reading: wire.HandoverReading) -> KeptDifference:
         assert reading.columns is not None
         async with staged_folder(self._staging) as folder:
             path = folder / "difference"
             await self._write(difference_sql(reading.columns, reading), _bind(reading), path)
-            return await trio.to_thread.run_sync(self._keep, state, (reading, name, time), path)
+            return await trio.to_thread.run_sync(self._keep, state, reading, path)
 
-    def _keep(self, state: CollectionState, said: tuple[wire.HandoverReading, str, Instant], path: Path) -> DatasetId:
-        """Begins the dataset with the rows in a file."""
-        reading, name, time = said
+    def _keep(self, state: CollectionState, reading: wire.HandoverReading, path: Path) -> KeptDifference:
+        """Begins the chain with the rows in a file; nobody checked it yet."""
+        time = parse(reading.time)
         known = load_state(self._home.chains.chain(state.active.dataset))
         schema = schema_in_force(known)
         assert schema is not None, "rows that differ have columns"
@@ -138,18 +140,20 @@ class RenditionDifferences:
                 Seed(dataset_id=born, dataset_kind=DatasetKind.ROOT), SetDataSchema(schema=schema), made,
             )  # fmt: skip
 
+            kept = KeptDifference(time=to_millis(time), dataset=born, is_checked=False)
+
             def together(connection: sqlite3.Connection) -> None:
-                now = self._clock.now()
-                Catalog(connection).add(name, born, now)
-                Marks(connection).put(born, VisibilityMark.PRIVATE, now)
+                Marks(connection).put(born, VisibilityMark.PRIVATE, self._clock.now())
+                latest = collections.of(connection, state.active.dataset)
+                collections.keep(connection, msgspec.structs.replace(latest, differences=(*latest.differences, kept)))
 
             names = () if data is None else (data.physical_hash,)
             part = CommitPart(dataset=born, expected=None, events=events, objects=names, time=time)
             self._committer.commit_now(Commit(parts=(part,), also=together))
-            return born
+            return kept
 
-    async def _check(self, reading: wire.HandoverReading, kept: DatasetId, name: str) -> None:
-        """Raises Refused unless a dataset has exactly the rows by which both cuts differ."""
+    async def _check(self, reading: wire.HandoverReading, kept: DatasetId) -> None:
+        """Raises Refused unless a chain has exactly the rows by which both cuts differ."""
         assert reading.columns is not None
         head = await trio.to_thread.run_sync(pinned_head, self._home, kept, reading)
         bound = {**_bind(reading), "kept": Bound(kept, head.hash)}
@@ -159,16 +163,18 @@ class RenditionDifferences:
             with open_slice(path) as file:
                 wrong = sum(batch.column(0)[0].as_py() for batch in file.batches())
         if wrong:
+            name = self._home.name_of(kept)
             raise Refused(
                 f"{name} is not the difference of both renditions: {plural(wrong, 'row')} of it, or missing in it",
                 rule=RULE,
-                hint=f"odfctl delete dataset {name}, and repeat the command; readers compare all rows until then",
+                hint="repeat the command with its --id: it is made again; readers compare all rows until then",
             )
 
-    def _record(self, dataset: DatasetId, kept: KeptDifference) -> None:
+    def _record(self, kept: KeptDifference, checked: KeptDifference) -> None:
         with self._home.database.write() as connection:
-            state = collections.of(connection, dataset)
-            collections.keep(connection, msgspec.structs.replace(state, differences=(*state.differences, kept)))
+            state = collections.whole(connection, kept.dataset)
+            found = tuple(checked if each == kept else each for each in state.differences)
+            collections.keep(connection, msgspec.structs.replace(state, differences=found))
 
 
 def difference_sql(columns: Sequence[str], reading: wire.HandoverReading) -> str:

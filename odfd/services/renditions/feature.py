@@ -76,16 +76,16 @@ class RenditionsFeature(Feature):
         )
         origins = RenditionOrigins(home, deps, committer, clock, effects, self._write_standing)
         publish_moved = lambda dataset: bus.publish(DatasetMoved(dataset))  # noqa: E731
-        self.upkeep = RenditionUpkeep(home, effects, context)
+        self.upkeep, delete = RenditionUpkeep(home, effects, context), datasets.deletion.delete_rendition
         self.renditions = RenditionService(
             home,
             effects,
             origins,
             DerivedRenditions(home, clock, effects, origins, self._list_readers, self._derive),
             self.upkeep,
-            RenditionDifferences(home, deps.settings.staging, committer, clock, effects, self._write),
+            RenditionDifferences(home, deps.settings.staging, committer, clock, effects, self._write, delete),
             context,
-            datasets.deletion.delete_rendition,
+            delete,
             lambda: secrets.token_hex(8),
             visibility.show_to_others,
             publish_moved,

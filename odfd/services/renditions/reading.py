@@ -101,12 +101,12 @@ def cuts_of(reading: wire.HandoverReading) -> dict[str, object]:
 def _difference_pin(
     home: StateDirectory, state: CollectionState, reading: wire.HandoverReading, time: int
 ) -> wire.Pin | None:
-    """Returns the difference that was computed for a handover; ``None`` if there is none, or if it was deleted.
+    """Returns the difference that was computed for a handover and checked; ``None`` if there is none.
 
     Raises Refused if its block states other cuts.
     """
-    kept = next((difference for difference in state.differences if difference.time == time), None)
-    if kept is None or home.chains.chain(kept.dataset).head() is None:
+    kept = next((each for each in state.differences if each.time == time and each.is_checked), None)
+    if kept is None:
         return None
     head = pinned_head(home, kept.dataset, reading)
     name, id_ = home.name_of(kept.dataset), str(kept.dataset)
@@ -124,7 +124,7 @@ def pinned_head(home: StateDirectory, difference: DatasetId, reading: wire.Hando
         raise Refused(
             f"{name} is not the difference of the cuts of this handover",
             rule="rendition-difference",
-            hint=f"odfctl delete dataset {name}: readers compare all rows then",
+            hint=f"odfctl rendition abandon {name} 0: readers compare all rows then",
         )
     return head
 

@@ -114,6 +114,7 @@ class RenditionService:
         """
         name, layout = self._id(request.id), _layout(request)
         entry, first = self._resolve(ref)
+        collections.check_rendition(self._effects.state(entry.id))
 
         async def work(report: Report) -> wire.RenditionView:
             is_raw = request.origin == "raw"
@@ -181,9 +182,16 @@ class RenditionService:
 
     @operation("DELETE", DATASET_PATH + "/renditions/{number}", needs=Owner.SOURCES)
     async def abandon(self, ref: str, number: Annotated[int, _NUMBER]) -> wire.RenditionView:
-        """Deletes a rendition that was never active. Raises NotFound, Invalid, Refused."""
+        """Deletes a rendition that was never active, or a recorded difference, which is number 0 of its own name.
+
+        Raises NotFound, Invalid, Refused.
+        """
         entry, first = await trio.to_thread.run_sync(self._resolve, ref)
         async with self._alone(first, entry):
+            view = await self._show(entry.id, number)
+            if view.origin == "difference":
+                await self._delete(entry.id)
+                return msgspec.structs.replace(view, dataset="", state="Dropped")
             member = await trio.to_thread.run_sync(self._find_inactive, entry.id, number)
             if not member.dropped:
                 await self._delete(member.dataset)
@@ -204,7 +212,8 @@ class RenditionService:
     def _resolve(self, ref: str) -> tuple[DatasetEntry, DatasetId]:
         """Returns a dataset, and the id of its collection. Raises NotFound."""
         entry = self._home.resolve(ref)
-        return entry, self._effects.state(entry.id).id
+        with self._home.database.read() as connection:
+            return entry, collections.whole(connection, entry.id).id
 
     @asynccontextmanager
     async def _alone(self, first: DatasetId, entry: DatasetEntry) -> AsyncIterator[None]:

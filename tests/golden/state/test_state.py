@@ -1,7 +1,8 @@
 """State directories of earlier programs are opened: all that was in them stands, and each change is told.
 
 One is of before there were resources; one of when what commands declared stood beside them, in a log of its own; one of
-when each chain of a collection was a resource of its own; one of when flows had the form of RFC-018.
+when each chain of a collection was a resource of its own; one of when flows had the form of RFC-018; one of when each
+recorded difference was one.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ from worlds.node_world import World
 KEPT = Path(__file__).with_name("before-resources.tar.gz")
 COLLECTIONS = Path(__file__).with_name("before-collections.tar.gz")
 FLOW_FORMS = Path(__file__).with_name("before-flow-forms.tar.gz")
+DIFFERENCES = Path(__file__).with_name("before-differences.tar.gz")
 TWO_STORES = Path(__file__).with_name("before-one-store.tar.gz")
 MIRRORED = "did:odf:fed01937855671a2cd6a8134a6744411b9808e834932fb6885229000e1d5931cb25ef"
 BLOCKED = "12D3KooWM57jXdhtZT4ZEcdNbTo5JiKUxMZHg143ugaEYH8CNUMh"
@@ -292,6 +294,36 @@ def test_a_killed_conversion_leaves_the_former_rows(tmp_path: Path, monkeypatch:
         check_gathered(StateDirectory(state, database))
     finally:
         database.close()
+
+
+async def test_recorded_differences_are_inside_their_collections(tmp_path: Path) -> None:
+    """One that was deleted is forgotten; one that kept a former name of its collection has the present one."""
+    world = World(unpacked(DIFFERENCES, tmp_path))
+    world.clock.instant = instant.parse("2026-12-01T00:00:00Z")  # after its last block
+    async with world.running("alice", private=True) as alice:
+        assert alice.home.recovery.converted == (
+            "the recorded difference cities.h1 is inside towns, as towns.h1, and no dataset",
+            "the recorded difference towns.h2 is inside towns, as towns.h2, and no dataset",
+        )
+        await check_differences(alice)
+        await alice.done(alice.api.renditions.hand_over("towns", 0, wire.HandoverRequest(difference=True)))
+        assert alice.home.resolve("towns.h4").is_inner
+    async with world.running("alice", private=True) as alice:
+        assert alice.home.recovery.converted == alice.home.recovery.brought_forward == ()
+        await check_differences(alice)
+
+
+async def check_differences(alice: Any) -> None:
+    views = await alice.api.declarations.list("Dataset", None)
+    assert [each.name for each in views] == [each.name for each in await alice.dataset_views()] == ["towns"]
+    with alice.home.catalog() as catalog:
+        inner = {each.name for each in catalog.chains() if each.is_inner and ".h" in each.name}
+        assert inner - {"towns.h4"} == {"towns.h1", "towns.h2"}
+        assert all(catalog.find(catalog.resolve(name).id).name == name for name in inner)
+    for name, rows in (("towns.h1", 2), ("towns.h2", 2)):
+        assert len((await alice.api.datasets.tail(name, 5)).rows) == rows
+        view = await alice.api.declarations.get("Dataset", str(alice.dataset(name)))
+        assert view.name == "towns", "its did means the collection"
 
 
 OWN = "https://w3id.org/odfd/schemas/tasks/v1alpha1"
