@@ -1079,51 +1079,66 @@ spec: {target: "Dataset:%", triggers: [{kind: Schedule, cron: '@yearly'}], tasks
 """
 
 
-async def test_a_recorded_difference_is_inside_its_collection(world: World, tmp_path: Path) -> None:
+async def with_difference(world: World, node: Node) -> DatasetId:
+    """Records the difference of the first handover of a collection. Returns its id."""
+    await begun(world, node)
+    await node.done(node.api.renditions.hand_over("cities", 1, OVER))
+    return node.dataset("cities.h1")
+
+
+async def test_lists_and_patterns_leave_recorded_differences_out(world: World) -> None:
     async with world.running("alice") as alice:
-        await begun(world, alice)
+        await with_difference(world, alice)
         await alice.apply(EACH)
-        await alice.apply(ROOT.replace("name: cities", "name: towns.h2"))
-        with pytest.raises(NotFound):
-            alice.home.resolve("cities.h1")
-        await alice.done(alice.api.renditions.hand_over("cities", 1, OVER))
-        difference = alice.dataset("cities.h1")
-        views = await alice.api.declarations.list("Dataset", None)
-        assert [each.name for each in views] == ["cities", "towns.h2"]
-        assert [each.name for each in await alice.dataset_views()] == ["cities", "towns.h2"]
         await alice.parts.reconciler.wait_settled()
         await alice.parts.flows.look(())
         plans = [entry.plan for _, entry in alice.parts.flows.scheduler.entries()]
-        targets = {plan.target for plan in plans if plan.name == "every"}
-        assert targets == {alice.dataset("cities"), alice.dataset("towns.h2")}
+        assert {plan.target for plan in plans if plan.name == "every"} == {alice.dataset("cities")}
+        assert [each.name for each in await alice.api.declarations.list("Dataset", None)] == ["cities"]
+        assert [each.name for each in await alice.dataset_views()] == ["cities"]
+
+
+async def test_a_recorded_difference_is_named_after_its_collection(world: World) -> None:
+    async with world.running("alice") as alice:
+        difference = await with_difference(world, alice)
         await alice.api.applying.rename("Dataset", "cities", "towns")
         with pytest.raises(NotFound):
             alice.home.resolve("cities.h1")
         assert alice.dataset("towns.h1") == alice.dataset(str(difference)) == difference
+        await alice.apply(ROOT.replace("name: cities", "name: towns.h2"))
         with pytest.raises(Invalid, match=r"towns\.h1 is already the name"):
             await alice.api.applying.rename("Dataset", "towns.h2", "towns.h1")
         with pytest.raises(Invalid, match=r"towns\.h2 is already the name"):
             await alice.done(alice.api.renditions.hand_over("towns", 0, wire.HandoverRequest(difference=True)))
         assert (await alice.api.renditions.list("towns"))[1].state == "Active", "nothing was handed over"
-        # It is read as the chains of renditions are, and stays as it is.
-        assert len(await alice.api.datasets.log("towns.h1", (), 50, None)) == 3
-        assert len((await alice.api.datasets.tail("towns.h1", 5)).rows) == 2
-        assert (await alice.done(alice.api.verification.verify("towns.h1", wire.VerifyRequest(level="data")))).ok
-        await alice.done(alice.api.flow.export("towns.h1", wire.ExportRequest(to=str(tmp_path / "out"))))
+
+
+async def test_a_recorded_difference_is_read_as_a_rendition_is_and_stays_as_it_is(world: World, tmp_path: Path) -> None:
+    async with world.running("alice") as alice:
+        await with_difference(world, alice)
+        api = alice.api
+        assert len(await api.datasets.log("cities.h1", (), 50, None)) == 3
+        assert len((await api.datasets.tail("cities.h1", 5)).rows) == 2
+        assert (await alice.done(api.verification.verify("cities.h1", wire.VerifyRequest(level="data")))).ok
+        await alice.done(api.flow.export("cities.h1", wire.ExportRequest(to=str(tmp_path / "out"))))
+        (shown,) = await api.renditions.list("cities.h1")
+        assert (shown.dataset, shown.origin) == ("cities.h1", "difference")
         for change in (
-            lambda: alice.api.flow.set_watermark("towns.h1", wire.WatermarkRequest(time="2024-02-01T00:00:00Z")),
-            lambda: alice.api.renditions.create("towns.h1", wire.RenditionRequest(origin="snapshot")),
+            lambda: api.flow.set_watermark("cities.h1", wire.WatermarkRequest(time="2024-02-01T00:00:00Z")),
+            lambda: api.renditions.create("cities.h1", wire.RenditionRequest(origin="snapshot")),
         ):
             with pytest.raises(Refused, match="a recorded difference is no rendition"):
                 await alice.done(change())
-        (shown,) = await alice.api.renditions.list("towns.h1")
-        assert (shown.dataset, shown.origin) == ("towns.h1", "difference")
+
+
+async def test_a_recorded_difference_is_deleted_with_its_collection(world: World) -> None:
     async with world.running("alice") as alice:
-        assert (await alice.api.renditions.reading("towns.r0")).difference is not None
-        assert alice.home.recovery.converted == ()
-        await alice.api.declarations.delete("Dataset", "towns", purge=True)
+        difference = await with_difference(world, alice)
+    async with world.running("alice") as alice:
+        assert (await alice.api.renditions.reading("cities.r0")).difference is not None
+        await alice.api.declarations.delete("Dataset", "cities", purge=True)
         assert alice.home.chains.chain(difference).head() is None
-        assert [each.name for each in await alice.dataset_views()] == ["towns.h2"]
+        assert await alice.dataset_views() == []
         with alice.home.database.read() as connection:
             assert connection.execute("SELECT count(*) FROM collection_members").fetchone() == (0,)
 
