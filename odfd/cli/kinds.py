@@ -331,16 +331,27 @@ def names_of(kind: Kind[Any], rows: Sequence[Any]) -> list[str]:
 
 def datasets_meant(session: Session, refs: Sequence[str]) -> tuple[str, ...]:
     """Returns names of datasets with each pattern replaced by what it selects. Raises NotFound if that is nothing."""
+    return things_meant(session, DATASET, refs)
+
+
+def things_meant(session: Session, kind: Kind[Any], refs: Sequence[str]) -> tuple[str, ...]:
+    """Returns names with each pattern replaced by what it selects. Raises NotFound if that is nothing."""
     found: dict[str, None] = {}
     for each in refs:
         # One in a repository is not listed here.
-        meant = [each] if "/" in each else meant_by(session, DATASET, [each])
+        meant = [each] if "/" in each else meant_by(session, kind, [each])
         if meant is None:
-            raise NotFound(
-                f"no dataset has a name like {each!r}", rule="resource", hint="odfctl get datasets lists them"
-            )
+            hint = f"odfctl get {kind.plural} lists them"
+            raise NotFound(f"no {kind.name} has a name like {each!r}", rule="resource", hint=hint)
         found |= dict.fromkeys(meant)
     return tuple(found)
+
+
+def check_one(kind: Kind[Any], name: str, command: str) -> None:
+    """Raises Usage for a pattern where a command takes one name."""
+    if is_pattern(kind, name):
+        hint = f"name one: odfctl get {kind.plural} '{name[:100]}' -o name lists them"
+        raise Usage(f"{command} takes the name of one {kind.name}, and {name[:100]!r} is a pattern", hint=hint)
 
 
 def list_labelled(session: Session, kind: Kind[V], labels: str) -> Answer[list[V]]:
@@ -357,6 +368,11 @@ def list_selected(
     else:
         found = list_resources(session.client, kind, labels=labels, name=name)
     return found  # type: ignore[return-value]  # the view is a manifest
+
+
+def one_or_several(answers: Sequence[Answer[V]]) -> Answer[Any]:
+    """Returns the answer about one thing as it is, and those about several as a list."""
+    return answers[0] if len(answers) == 1 else several(answers)
 
 
 def several(answers: Sequence[Answer[V]]) -> Answer[list[V]]:

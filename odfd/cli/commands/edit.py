@@ -16,11 +16,10 @@ from odfd.cli import kinds, resource_tables
 from odfd.cli.command import Commands, argument
 from odfd.cli.commands.apply import show_applied
 from odfd.cli.commands.resources import manifest_text, one
-from odfd.cli.kinds import BY_LABELS, list_labelled, meant_by, names_of, several
+from odfd.cli.kinds import BY_LABELS, list_labelled, meant_by, names_of, one_or_several
 from odfd.cli.progress import apply_manifests
 from odfd.cli.session import Session
 from odfd.control import calls, wire
-from odfd.control.client import Answer
 from odfd.errors import ExitCode, Usage
 
 _WRONG = "# odfctl: "
@@ -148,9 +147,8 @@ def _set(session: Session, args: argparse.Namespace, which: str) -> None:
     text = "\n".join(
         f"{each.value.name}  {resource_tables.labels_text(each.value.headers.get(which, {}))}" for each in done
     )
-    told: Answer[Any] = done[0] if len(done) == 1 else several(done)
     if done:
-        session.answer(told, lambda _: text)
+        session.answer(one_or_several(done), lambda _: text)
 
 
 def _entry(text: str) -> tuple[str, Any]:

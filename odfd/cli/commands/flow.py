@@ -6,6 +6,7 @@ import argparse
 
 from odfd.cli import formatting
 from odfd.cli.command import Commands, argument
+from odfd.cli.kinds import FLOW, OR_PATTERN, one_or_several, things_meant
 from odfd.cli.session import Session
 from odfd.control import calls, wire
 from odfd.resources.registry import state
@@ -17,7 +18,7 @@ flow = commands.group(
     "without a flow follows its inputs, under its own name here. odfctl get flows lists all.",
     example="pause fx-daily",
 )
-_NAME = argument("name", metavar="NAME", help="name of the flow, or of the derived dataset")
+_NAME = argument("name", metavar="NAME", help=f"name of the flow, or of the derived dataset, {OR_PATTERN}")
 
 
 @flow.add(
@@ -28,8 +29,8 @@ _NAME = argument("name", metavar="NAME", help="name of the flow, or of the deriv
     example="fx-daily",
 )
 def _pause(session: Session, args: argparse.Namespace) -> None:
-    moved = session.client.do(calls.flows_pause(args.name))
-    session.answer(moved, lambda row: f"{row.name} is paused")
+    moved = [session.client.do(calls.flows_pause(name)) for name in things_meant(session, FLOW, [args.name])]
+    session.answer(one_or_several(moved), lambda _: "\n".join(f"{each.value.name} is paused" for each in moved))
 
 
 @flow.add(
@@ -40,9 +41,13 @@ def _pause(session: Session, args: argparse.Namespace) -> None:
     example="fx-daily",
 )
 def _resume(session: Session, args: argparse.Namespace) -> None:
-    moved = session.client.do(calls.flows_resume(args.name))
-    following = state(moved.value).get("next")
-    session.answer(moved, lambda row: f"{row.name} resumed" + (f", next at {following}" if following else ""))
+    moved = [session.client.do(calls.flows_resume(name)) for name in things_meant(session, FLOW, [args.name])]
+    session.answer(one_or_several(moved), lambda _: "\n".join(_resumed_text(each.value) for each in moved))
+
+
+def _resumed_text(row: wire.ResourceManifest) -> str:
+    following = state(row).get("next")
+    return f"{row.name} resumed" + (f", next at {following}" if following else "")
 
 
 @flow.add(

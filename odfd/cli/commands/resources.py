@@ -21,9 +21,12 @@ from odfd.cli.kinds import (
     list_selected,
     meant_by,
     names_of,
+    one_or_several,
     several,
+    things_meant,
 )
 from odfd.cli.session import LEGACY, MANIFESTS, SHAPES, Session, to_yaml
+from odfd.cli.table import paragraphs
 from odfd.cli.watch_retry import WatchPosition, resume
 from odfd.control import calls, wire
 from odfd.control.client import Answer
@@ -253,9 +256,9 @@ def _manifest(session: Session, kind: kinds.Kind[Any], names: Sequence[str]) -> 
 @commands.add(
     "describe",
     argument("kind", metavar="KIND"),
-    argument("name", metavar="NAME", nargs="?"),
+    argument("name", metavar="NAME", nargs="?", help=OR_PATTERN),
     RENDITION,
-    description=f"All there is to know of one thing. KIND is {_KINDS}.",
+    description=f"All there is to know of one thing, or of those that a pattern selects. KIND is {_KINDS}.",
     example="dataset nyc.flights\ndataset did:odf:fed01…",
 )
 def _describe(session: Session, args: argparse.Namespace) -> None:
@@ -266,23 +269,27 @@ def _describe(session: Session, args: argparse.Namespace) -> None:
         raise Usage(
             f"which {kind.name}?", hint=f"odfctl describe {kind.name} NAME; odfctl get {kind.plural} lists them"
         )
-    (args.name,) = names
     if kind.name != "dataset" and args.rendition is not None:
         raise Usage(f"a {kind.name} has no renditions", hint="leave out --rendition")
-    if kind.name == "dataset":
-        try:
-            args.name = read_of(session, args.name, args)
-            detail = session.client.do(calls.datasets_describe(args.name, profile=True))
-        except NotFound:
-            if not args.name.startswith("did:"):
-                raise
-            card = session.client.do(calls.search_card(args.name))
-            session.answer(card, details.card)
-            session.remark(f"it is not here; this is its publisher's card: odfctl mirror add {args.name}")
+    found, texts = [], []
+    for name in things_meant(session, kind, names):
+        answer: Answer[Any]
+        if kind is not kinds.DATASET:
+            answer = one(session, kind, name)
+            text = details.plain(answer.sent)
         else:
-            session.answer(detail, details.dataset)
-    else:
-        session.show(one(session, kind, args.name).sent, details.plain)
+            try:
+                answer = session.client.do(calls.datasets_describe(read_of(session, name, args), profile=True))
+                text = details.dataset(answer.value)
+            except NotFound:
+                if not name.startswith("did:"):
+                    raise
+                answer = session.client.do(calls.search_card(name))
+                text = details.card(answer.value)
+                session.remark(f"it is not here; this is its publisher's card: odfctl mirror add {name}")
+        found.append(answer)
+        texts.append(text)
+    session.answer(one_or_several(found), lambda _: paragraphs(texts))
 
 
 @commands.add(
@@ -295,6 +302,7 @@ def _describe(session: Session, args: argparse.Namespace) -> None:
 )
 def _rename(session: Session, args: argparse.Namespace) -> None:
     type_, ref = _parse_ref(args.ref)
+    kinds.check_one(kinds.find(type_.name), ref, "rename")
     renamed = session.client.do(calls.resources_rename(type_, ref, wire.RenameRequest(name=args.name)))
     session.answer(renamed, lambda row: f"{args.ref} is now {row.name}")
 
@@ -416,7 +424,7 @@ def _print_deleted(
     """Prints the result for each deleted resource. ``told``: names and results."""
     text = "\n".join(f"{kind.name} {name} {word}" for name, word in told)
     if gone:
-        session.answer(gone[0] if len(gone) == 1 else several(gone), lambda _: text)
+        session.answer(one_or_several(gone), lambda _: text)
     if gone and kind.name == "dataset" and not purge:
         name = told[0][0]
         session.remark(

@@ -7,6 +7,7 @@ and is never sent anywhere.
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from typing import Final
 
 from msgspec.structs import replace
@@ -14,9 +15,11 @@ from msgspec.structs import replace
 from odfd.cli import formatting
 from odfd.cli.command import REF, YES, Commands, argument, confirm
 from odfd.cli.commands.authority import offline_key
+from odfd.cli.kinds import OR_PATTERN, datasets_meant, one_or_several
 from odfd.cli.progress import submit
 from odfd.cli.session import Session
 from odfd.control import calls, wire
+from odfd.control.client import Answer
 from odfd.errors import ExitCode, Usage
 from odfd.usage import how_many
 
@@ -51,12 +54,12 @@ _CARE = (
     example="nyc.flights '#7'",
 )
 def _reset(session: Session, args: argparse.Namespace) -> int:
-    return _rewrite(session, args, wire.RewriteRequest(action="reset", to=args.to, reason=args.reason))
+    return _rewrite(session, args, [args.ref], wire.RewriteRequest(action="reset", to=args.to, reason=args.reason))
 
 
 @commands.add(
     "compact",
-    REF,
+    argument("ref", metavar="REF", help=OR_PATTERN),
     argument("--max-slice-bytes", type=how_many, metavar="B", help="maximum bytes of a merged slice (300000000)"),
     argument("--max-slice-rows", type=how_many, metavar="N", help="maximum records of a merged slice (10000)"),
     argument("--keep-metadata-only", action="store_true", help="drop all records, keep all other blocks"),
@@ -66,33 +69,36 @@ def _reset(session: Session, args: argparse.Namespace) -> int:
     example="nyc.flights --max-slice-rows 1000000",
 )
 def _compact(session: Session, args: argparse.Namespace) -> int:
+    refs = datasets_meant(session, [args.ref])
     if args.keep_metadata_only:
         if args.max_slice_bytes is not None or args.max_slice_rows is not None:
             raise Usage("metadata alone has no slices to be merged", hint="leave out the sizes of slices")
-        return _rewrite(session, args, wire.RewriteRequest(action="keep-metadata"))
+        return _rewrite(session, args, refs, wire.RewriteRequest(action="keep-metadata"))
     request = wire.RewriteRequest(
         action="compact", max_slice_bytes=args.max_slice_bytes, max_slice_rows=args.max_slice_rows
     )
-    return _rewrite(session, args, request)
+    return _rewrite(session, args, refs, request)
 
 
-def _rewrite(session: Session, args: argparse.Namespace, request: wire.RewriteRequest) -> int:
+def _rewrite(session: Session, args: argparse.Namespace, refs: Sequence[str], request: wire.RewriteRequest) -> int:
+    done = [_rewrite_one(session, args, ref, request) for ref in refs]
+    session.answer(one_or_several(done), lambda _: "\n".join(rewrite_text(each.value) for each in done))
+    return ExitCode.OK
+
+
+def _rewrite_one(
+    session: Session, args: argparse.Namespace, ref: str, request: wire.RewriteRequest
+) -> Answer[wire.RewriteResult]:
     asks = request.action in _GIVES_UP and not args.yes
     if not args.dry_run and (asks or args.offline_key is not None):
         key = offline_key(args.offline_key)
-        plan = submit(
-            session, calls.rewriting_rewrite(args.ref, replace(request, dry_run=True)), wire.RewriteResult
-        ).value
+        plan = submit(session, calls.rewriting_rewrite(ref, replace(request, dry_run=True)), wire.RewriteResult).value
         if asks and plan.outcome != "unchanged":
             confirm(_given_up(plan), "nothing was changed")
         if key is not None and plan.draft is not None:
             payload = plan.draft.payload
             request = replace(request, payload=payload, signatures=(key.signature(payload),))
-    done = submit(
-        session, calls.rewriting_rewrite(args.ref, replace(request, dry_run=args.dry_run)), wire.RewriteResult
-    )
-    session.answer(done, rewrite_text)
-    return ExitCode.OK
+    return submit(session, calls.rewriting_rewrite(ref, replace(request, dry_run=args.dry_run)), wire.RewriteResult)
 
 
 _GIVES_UP: Final = frozenset({"reset", "keep-metadata"})

@@ -22,7 +22,7 @@ commands = Commands()
 
 @commands.add(
     "verify",
-    argument("target", metavar="REF|DIR"),
+    argument("target", metavar="REF|DIR", help=kinds.OR_PATTERN),
     argument("--level", choices=("chain", "data", "reproduced"), default="data", help="how thoroughly (data)"),
     argument(
         "--from", dest="from_block", metavar="#N", default="0", help="check data and transforms only from this block on"
@@ -40,20 +40,18 @@ def _verify(session: Session, args: argparse.Namespace) -> int:
         if args.rendition is not None:
             raise Usage("a directory holds one rendition", hint="leave out --rendition")
         report = check_directory(session, args.target, args.level, start)
-    else:
-        args.target = read_of(session, args.target, args)
-        request = wire.VerifyRequest(level=args.level, from_block=start, full=args.full)
-        report = submit(session, calls.verification_verify(args.target, request), wire.VerifyReport)
-    session.answer(report, report_text)
-    if files.is_directory(args.target):
+        session.answer(report, report_text)
         return ExitCode.OK if report.value.ok else ExitCode.NO
-    if can_be_repaired(report.value):
-        session.remark(f"fetch what is damaged here from peers: odfctl pull {args.target} --repair")
-    if report.value.ok:
-        view = kinds.dataset_view(session.client, args.target)
-        if remark := doubt_of(view):
+    request = wire.VerifyRequest(level=args.level, from_block=start, full=args.full)
+    names = [read_of(session, ref, args) for ref in kinds.datasets_meant(session, [args.target])]
+    reports = [submit(session, calls.verification_verify(name, request), wire.VerifyReport) for name in names]
+    session.answer(kinds.one_or_several(reports), lambda _: "\n".join(report_text(each.value) for each in reports))
+    for name, each in zip(names, reports, strict=True):
+        if can_be_repaired(each.value):
+            session.remark(f"fetch what is damaged here from peers: odfctl pull {name} --repair")
+        if each.value.ok and (remark := doubt_of(kinds.dataset_view(session.client, name))):
             session.remark(remark)
-    return ExitCode.OK if report.value.ok else ExitCode.NO
+    return ExitCode.OK if all(each.value.ok for each in reports) else ExitCode.NO
 
 
 def _number(text: str) -> int:

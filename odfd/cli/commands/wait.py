@@ -164,6 +164,7 @@ def _wait(session: Session, args: argparse.Namespace) -> int:
     if len(names) != 1:
         raise Usage(f"which {kind.name}?", hint=f"odfctl wait {kind.name} NAME; odfctl get {kind.plural} lists them")
     (args.name,) = names
+    kinds.check_one(kind, args.name, "wait")
     if kind.name == "task" and args.condition is None:
         return _wait_for_task(session, kind, args)
     if args.condition is None:

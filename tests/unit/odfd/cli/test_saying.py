@@ -20,10 +20,12 @@ from chain.instant import SECOND, Instant
 from chain.terminal_text import is_visible
 from odfd.cli import formatting, kinds
 from odfd.cli.command import seconds
+from odfd.cli.commands import rewriting, verify
 from odfd.cli.commands.publishing import _outcome_text
 from odfd.cli.commands.resources import manifest_text, resolve_names
 from odfd.cli.commands.verify import doubt_of, report_text
 from odfd.cli.commands.wait import parse_condition
+from odfd.cli.main import main
 from odfd.cli.offline import recheck
 from odfd.cli.offline.files import is_directory
 from odfd.cli.progress import Meter, bar, describe
@@ -33,7 +35,7 @@ from odfd.cli.table import TableColumn, clean, fields, render, width
 from odfd.cli.trust_text import trust_text, witness_lines
 from odfd.control import calls, wire
 from odfd.control.client import Answer, ControlClient
-from odfd.errors import Unreachable, Usage
+from odfd.errors import ExitCode, Unreachable, Usage
 from odfd.resources import registry
 from worlds.clock import FixedClock
 from worlds.eventually import PATIENCE
@@ -469,6 +471,47 @@ def test_a_pattern_means_all_of_a_name_whatever_accounts_have_them() -> None:
     assert kinds.datasets_meant(session, ["rain", "%a%", "archive/a_b"]) == ("rain", "2", "3", "archive/a_b")
     with pytest.raises(NotFound, match="no dataset has a name like 'x%'"):
         kinds.datasets_meant(session, ["rain", "x%"])
+
+
+def test_commands_about_several_take_patterns_and_those_about_one_refuse_them(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    names, done = ("rain", "sales"), list[str]()
+    rows = [wire.ResourceManifest(schema="Dataset", headers={"name": each, "id": each}) for each in names]
+
+    class Client:
+        def do(self, call: Any) -> Answer[Any]:
+            if "name" in dict(call.query):
+                return Answer(wire.ResourceList(items=rows, resource_version="1"), {"items": [{}, {}]})  # type: ignore[arg-type]  # what was sent
+            done.append(call.path)
+            return Answer(rows[names.index(call.path.split("/")[-2])], {})
+
+    def submit(_session: Session, call: Any, made: Any) -> Answer[Any]:
+        done.append(call.path)
+        if made is wire.VerifyReport:
+            return Answer(report(call.path), {})
+        kept = wire.RewriteResult(ref=call.path, dataset_id="", action="compact", outcome="unchanged", kept=1,
+                                  before=1, blocks=1)  # fmt: skip
+        return Answer(kept, {})
+
+    def report(path: str) -> wire.VerifyReport:
+        checked = wire.Checked(blocks=1, slices=0, bytes=0, transforms=0)
+        return wire.VerifyReport(ref=path, dataset_id="", head=None, blocks=1, level="data", ok="rain" in path,
+                                 checked=checked)  # fmt: skip
+
+    for module in (verify, rewriting):
+        monkeypatch.setattr(module, "submit", submit)
+    monkeypatch.setattr(verify, "read_of", lambda _session, ref, _args: ref)
+    monkeypatch.setattr(kinds, "dataset_view", lambda *_: argparse.Namespace(state="fresh"))
+    monkeypatch.setattr(Session, "client", Client())
+    for line, code in (("verify %a%", ExitCode.NO), ("compact %a%", ExitCode.OK), ("flow pause %a%", ExitCode.OK)):
+        done.clear()
+        assert main(line.split()) == code
+        assert [name for name in names for path in done if f"/{name}/" in path] == list(names), line
+        assert len(capsys.readouterr().out.splitlines()) >= len(names)
+    for line, told in (("wait dataset %a% --for exists", "one dataset"), ("rename flow/a_ b", "one flow")):
+        assert main(line.split()) == ExitCode.USAGE
+        assert f"takes the name of {told}, and " in capsys.readouterr().err
 
 
 def test_manifests_of_all_are_those_of_what_was_declared() -> None:
