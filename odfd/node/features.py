@@ -20,6 +20,7 @@ from odfd.services.execution.feature import ExecutionFeature
 from odfd.services.feature import Feature, Ground, InForce
 from odfd.services.flows.feature import FlowsFeature
 from odfd.services.ingest.feature import IngestFeature
+from odfd.services.ingest.sources import SourceReader
 from odfd.services.judgement.feature import JudgementFeature
 from odfd.services.lineage.feature import LineageFeature
 from odfd.services.maintenance.feature import MaintenanceFeature
@@ -88,6 +89,7 @@ class NodeFeatures:
             ground,
             lambda plan, record: performing().performing.run(plan, record),
             lambda each: resources().declarations.labels_of(each),
+            SourceReader(home).check_taken,
         )
         self.portals = PortalsFeature(ground, self.execution, self.trust)
         self.ingest = IngestFeature(

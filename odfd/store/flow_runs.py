@@ -65,7 +65,7 @@ def key_for(plan: FlowPlan) -> str:
 def plan_of(connection: sqlite3.Connection, flow: Resource, uses: Uses | None) -> FlowPlan:
     """Returns the plan of a flow. ``uses``: judges whether it may use what it names; ``None``: as if it might.
 
-    Raises NotFound for a dataset that is not here, and Refused for what its account may not use: it waits for that.
+    Raises NotFound for what is not here and its tasks need, and Refused for what its account may not use: it waits.
     """
     store = ResourceStore(connection)
 
@@ -81,6 +81,13 @@ def plan_of(connection: sqlite3.Connection, flow: Resource, uses: Uses | None) -
 
     desired = _read(flow.name, canonical(flow.spec), canonical(flow.annotations))
     plan = desired.plan(flow.id, resolve)
+    for key in (*(task.uses for task in plan.tasks), *(each.source for each in plan.arrivals)):
+        handle = None if key is None else flow.references.get(key)
+        if key is not None and (handle is None or store.row(handle.id) is None):
+            type_, _, name = key.partition(":")
+            text = f"no {type_} {name!r} here" if handle is None else f"the {type_} {name!r} that was meant is gone"
+            hint = f"the flow begins when it is here: apply the {type_}" + ("" if handle is None else " and the Flow")
+            raise NotFound(text, rule=UNRESOLVED, hint=hint)
     if uses is not None:
         check_uses(connection, flow, plan, uses)
     return plan

@@ -816,9 +816,9 @@ async def test_a_flow_is_ready_only_if_its_dataset_takes_its_tasks(world: World)
     did = f"did:odf:fed01{'ab' * 32}"
     mirror = f"$schema: Mirror\nheaders: {{name: theirs}}\nspec: {{source: '{did}'}}\n"
     async with world.running("alice") as alice:
-        await alice.apply(SOURCE, ROOT, DERIVED, mirror)
+        await alice.apply(SOURCE, EMPTY_ROOT.format(name="bare"), ROOT, DERIVED, mirror)
         cases = {
-            ("cities", INGEST): "Ready", ("towns", TRANSFORM): "Ready", ("towns", INGEST): "Failed",
+            ("bare", INGEST): "Ready", ("towns", TRANSFORM): "Ready", ("towns", INGEST): "Failed",
             ("cities", TRANSFORM): "Failed", ("theirs", INGEST): "Failed", ("theirs", TRANSFORM): "Failed",
         }  # fmt: skip
         texts = [TASK.format(name=f"f{at}", target=target, task=task) for at, (target, task) in enumerate(cases)]
@@ -826,3 +826,20 @@ async def test_a_flow_is_ready_only_if_its_dataset_takes_its_tasks(world: World)
         told = [await status(alice, "Flow", f"f{at}") for at in range(len(cases))]
         assert [each["phase"] for each in told] == list(cases.values())
         assert {each["code"] for each in told if each["phase"] == "Failed"} == {"flow-target"}
+
+
+async def test_a_flow_waits_for_its_source_and_says_that_its_dataset_has_another(world: World) -> None:
+    flows = [TASK.format(name=f"f-{each}", target=each, task=INGEST) for each in ("bare", "cities")]
+    async with world.running("alice") as alice:
+        await alice.apply(EMPTY_ROOT.format(name="bare"), ROOT, *flows)
+        for name in ("f-bare", "f-cities"):
+            told = await status(alice, "Flow", name)
+            assert (told["phase"], told["code"]) == ("Failed", "unresolved-reference")
+            assert told["message"] == "no Source 'files' here"
+        await alice.apply(SOURCE)
+        assert (await status(alice, "Flow", "f-bare"))["phase"] == "Ready"
+        told = await status(alice, "Flow", "f-cities")
+        assert (told["phase"], told["code"]) == ("Failed", "second-source")
+        await alice.api.declarations.delete("Source", "files")
+        assert (await status(alice, "Flow", "f-bare"))["code"] == "unresolved-reference"
+        assert not alice.api.flows.counts().flows, "nothing of it runs"

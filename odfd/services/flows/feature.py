@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from chain.instant import SECOND
 from odfd.services.feature import Feature, Ground, worker
-from odfd.services.flows.service import FlowController, FlowService
+from odfd.services.flows.service import CheckSource, FlowController, FlowService
 from odfd.services.flows.worker import FlowWorker, FollowSettings, Labels, Perform
 from odfd.services.node_events import (
     ApplyEnded,
@@ -19,8 +19,8 @@ from odfd.store.flow_runs import TYPE
 
 
 class FlowsFeature(Feature):
-    def __init__(self, ground: Ground, perform: Perform, labels: Labels) -> None:
-        """``perform`` and ``labels``: as for ``FlowWorker``."""
+    def __init__(self, ground: Ground, perform: Perform, labels: Labels, check_source: CheckSource) -> None:
+        """``perform`` and ``labels``: as for ``FlowWorker``. ``check_source``: as for ``FlowService``."""
         bus = ground.bus
         self.flows = FlowWorker(
             ground.home,
@@ -30,7 +30,7 @@ class FlowsFeature(Feature):
             lambda name: bus.publish(ResourceTouched(TYPE, name)),
             labels,
         )
-        self.service = FlowService(ground.home, self.flows, ground.context)
+        self.service = FlowService(ground.home, self.flows, ground.context, check_source)
         self.operations = (self.service,)
         self.children = (worker("flows", self.flows.run),)
         self.controllers = (FlowController(self.service),)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, TypeAlias
 
 import trio
 
@@ -37,6 +37,9 @@ from odfd.store.catalog import TYPE as DATASET
 from odfd.store.catalog import Catalog
 from odfd.store.directory import StateDirectory
 
+CheckSource: TypeAlias = Callable[[str, str, DatasetId], None]
+"""Takes the id of a flow, the key of its reference to a Source, and a dataset. Blocking."""
+
 
 class _Found(NamedTuple):
     """A flow that is in force, or a derived dataset that follows its inputs without one."""
@@ -53,8 +56,9 @@ class _Found(NamedTuple):
 class FlowService:
     """The API service for the flows of a node."""
 
-    def __init__(self, home: StateDirectory, worker: FlowWorker, context: Context) -> None:
-        self._home = home
+    def __init__(self, home: StateDirectory, worker: FlowWorker, context: Context, check_source: CheckSource) -> None:
+        """``check_source``: raises the fault that keeps a dataset from taking from the Source of a flow's task."""
+        self._home, self._check_source = home, check_source
         self._worker = worker
         self._clock = context.clock
         self._events = context.events
@@ -188,11 +192,11 @@ class FlowService:
             self._tell(f"flow.{action}", plan, subjects, id=str(plan.target))
 
     async def in_force(self, resource: Resource) -> wire.FlowState:
-        """Returns the state of a flow. Raises NotFound for one that waits for a dataset, Refused for a right."""
+        """Returns the state of a flow. Raises NotFound for one that waits for a thing, Refused for a right."""
         try:
             plan = await trio.to_thread.run_sync(self._plan_checked, resource)
-        except Refused:
-            await self._worker.look(_named_by(resource) | {EVERY})  # what it did ends with the right to it
+        except (NotFound, Refused):
+            await self._worker.look(_named_by(resource) | {EVERY})  # what it did ends with the thing or the right
             raise
         is_new = resource.status.observed_generation != resource.generation
         if is_new or resource.status.phase != "Ready":  # what it refers to may have come
@@ -300,6 +304,8 @@ class FlowService:
                 continue
             if isinstance(task.said, IngestTask):
                 self._check_takes(dataset)
+                if task.uses is not None:
+                    self._check_source(plan.id, task.uses, dataset)
             elif isinstance(task.said, TransformTask) and transform_of(self._home.chains.chain(dataset)) is None:
                 raise Refused(
                     f"{self._home.name_of(dataset)} is no derived dataset, and has no transform",

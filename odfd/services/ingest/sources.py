@@ -154,6 +154,11 @@ class SourceReader:
             store = ResourceStore(connection)
             return self._home.uses.find_meant(store, store.get(by), key, Action.WRITE).id
 
+    def check_taken(self, by: str, key: str, dataset: DatasetId) -> None:
+        """Raises the fault that keeps a dataset from taking from the Source to which a resource refers."""
+        given, _ = self.open_given(self.find_meant(by, key), dataset)
+        given.over(load_state(self._home.chains.chain(dataset)))
+
     def check(self, ref: str, settings: IngestSettings) -> None:
         """Raises the fault that would keep a Source from being fetched, without a fetch."""
         opened = self.open(ref)
