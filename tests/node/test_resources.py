@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import json
 import re
+import sqlite3
+import subprocess
+import sys
 import uuid
-from contextlib import aclosing
+from collections.abc import Iterator
+from contextlib import aclosing, closing, contextmanager
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -229,11 +233,13 @@ async def test_where_one_cannot_be_done_nothing_is(world: World) -> None:
     bad = "$schema: Dataset\nheaders: {name: f}\nspec:\n  kind: Derivative\n  metadata:\n  - kind: SetTransform\n"
     bad += "    inputs: [{datasetRef: nowhere}]\n    transform: {kind: Sql, engine: spark, query: select 1}\n"
     async with world.running("alice") as alice:
-        result = await alice.apply(a_set(), plain("one"), bad)
-        assert {(item.kind, item.action) for item in result.items} == {
-            ("variableset", "skipped"), ("dataset", "skipped"), ("dataset", "failed"),
-        }  # fmt: skip
-        assert await names(alice) == []
+        for dry_run in (True, False):
+            result = await alice.apply(a_set(), plain("one"), bad, dry_run=dry_run)
+            assert {(item.kind, item.action) for item in result.items} == {
+                ("variableset", "skipped"), ("dataset", "skipped"), ("dataset", "failed"),
+            }  # fmt: skip
+            assert result.dry_run == dry_run
+            assert await names(alice) == []
         with pytest.raises(Invalid, match="there is no VariableSet with the id"):
             await alice.apply(plain("one"), a_set().replace("name: a", f"name: a, id: {uuid.uuid4()}"))
         assert await names(alice) == []
@@ -445,6 +451,34 @@ FLOW = """$schema: Flow
 headers: {name: f, labels: {env: prod}}
 spec: {target: one, triggers: [{kind: Interval, interval: 1h}], tasks: [{kind: Pull}]}
 """
+
+
+@contextmanager
+def writing_elsewhere(path: Path) -> Iterator[None]:
+    """Holds the lock of writers in another process, as a backup or a stuck write would."""
+    holds = (
+        "import sqlite3, sys; at = sqlite3.connect(sys.argv[1], isolation_level=None); at.execute('BEGIN IMMEDIATE');"
+        " print('held', flush=True); sys.stdin.read()"
+    )
+    words = [sys.executable, "-c", holds, str(path)]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == b"held\n"
+        yield
+        other.communicate()
+
+
+async def test_a_read_waits_for_no_writer(world: World) -> None:
+    async with world.running("alice") as alice:
+        await alice.apply(a_set(), plain("one", ", labels: {env: prod}"))
+        await status(alice, "vs", "a")
+        path = alice.home.database.path
+        with writing_elsewhere(path), closing(sqlite3.connect(path, timeout=0)) as at, trio.fail_after(PATIENCE):
+            assert await names(alice, None, "env=prod") == ["one", "a"]
+            assert (await alice.api.declarations.get("vs", "a")).name == "a"
+            assert (await alice.api.datasets.describe("one")).labels == {"env": "prod"}
+            with pytest.raises(sqlite3.OperationalError, match="locked"):
+                at.execute("BEGIN IMMEDIATE")
 
 
 async def test_what_is_left_out_is_pruned_by_its_labels_alone(world: World) -> None:

@@ -146,11 +146,11 @@ class ApplyOperation:
     ) -> wire.ApplyResult:
         report.begin("applying", len(planned), "manifests")
         done = await self._perform(request, planned, found.drafts, report)
-        if not request.dry_run and _refuses(request, done):
+        if _refuses(request, done):
             skipped = [
                 each.item if each.is_failed else msgspec.structs.replace(each.item, action="skipped") for each in done
             ]
-            return wire.ApplyResult(items=tuple(skipped))
+            return wire.ApplyResult(items=tuple(skipped), dry_run=request.dry_run)
         if not request.dry_run:
             await self._tell(done)
         remarks = {each.after.id: each.warnings for each in planned}
