@@ -190,7 +190,8 @@ def _check_relation(said: RelationSpec) -> None:
     relation = relation_of(said.relation)
     if relation == ROLE and (said.value or "").casefold() not in ROLES:
         hint = f"one of {', '.join(ROLES)}"
-        raise Invalid(f"there is no role {(said.value or '')[:60]!r}", rule="relation-role", hint=hint)
+        text = beyond(f"there is no role {(said.value or '')[:60]!r}", "auth/Relation")
+        raise Invalid(text, rule="relation-role", hint=hint)
     if relation == MEMBER and (said.value is not None or not said.object.startswith((f"{ACCOUNT}:", f"{GROUP}:"))):
         hint = f"object: {GROUP}:NAME or {ACCOUNT}:NAME, without a value"
         raise Invalid("one is a member of a group or of an account", rule="relation-member", hint=hint)

@@ -6,6 +6,7 @@ that only the node writes, are permitted and ignored with a warning, so that pri
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
 import json
 import re
@@ -24,13 +25,16 @@ from chain.ids import parse_own_name
 from chain.model.wire import Extra
 from odfd.resources.label_schemas import by_short_name, twice, wrong_values
 from odfd.resources.references import in_short_form
+from odfd.resources.registry import OURS
 from odfd.resources.resource import UUID
-from odfd.resources.types import UNSUPPORTED, Remarks, ResourceType, TypeRegistry, beyond
+from odfd.resources.types import RFC_018, RFC_019, UNSUPPORTED, Remarks, ResourceType, TypeRegistry, beyond
 
 SCHEMA: Final = "$schema"
 PARTS: Final = (SCHEMA, "headers", "spec", "status")
 GIVEN: Final = ("generation", "createdAt", "updatedAt", "deletedAt", "ownerReferences", "did")
 """Headers that only the node writes."""
+_UNKNOWN: Final = frozenset({"unknown-field", "unknown-kind", "enum-member"})
+"""The rules of words that a manifest has and its type has not."""
 MAX_NAME: Final = 100
 MAX_LABELS: Final = 64
 MAX_LABEL_BYTES: Final = 1024
@@ -158,6 +162,8 @@ def read_resource(node: Node, source: str, registry: TypeRegistry) -> tuple[Draf
             line = binding.lines[f"headers.labels.{name}"]
             binding.mistakes.append(Mistake(f"headers.labels.{name}", line, text, "label-twice", "remove one of them"))
         headers = msgspec.structs.replace(headers, labels=by_short_name(headers.labels))
+    if kind is not None:
+        binding.mistakes[:] = [_with_clause(kind, each) for each in binding.mistakes]
     if binding.mistakes or kind is None or not isinstance(headers, ResourceHeaders):
         return None, binding.mistakes
     draft = Draft(
@@ -165,6 +171,18 @@ def read_resource(node: Node, source: str, registry: TypeRegistry) -> tuple[Draf
     )
     check_headers(draft)
     return (None if binding.mistakes else draft), binding.mistakes
+
+
+def _with_clause(kind: ResourceType, mistake: Mistake) -> Mistake:
+    """Returns a mistake about a word that the format does not know with the clause that has the known ones."""
+    part = mistake.path.partition(".")[0]
+    is_ours = kind.names.base == OURS or mistake.path.startswith("headers.annotations")
+    if mistake.rule not in _UNKNOWN or is_ours or "RFC-" in mistake.hint:
+        return mistake
+    of_spec, of_headers = f"{kind.context}/{kind.name}", "resource/ResourceHeaders"
+    clause = {"spec": of_spec, "headers": of_headers}.get(part, "resource/Resource")
+    rfc = RFC_019 if clause.startswith("flow/") else RFC_018
+    return dataclasses.replace(mistake, message=f"{mistake.message} ({rfc}, {clause})")
 
 
 def _type(node: Node, registry: TypeRegistry, binding: Binding) -> ResourceType | None:

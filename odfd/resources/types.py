@@ -42,13 +42,15 @@ _LONG: Final = frozenset({"type", "id", "did", "name", "account", "path"})
 _ACCOUNT: Final = frozenset({"type", "id", "did", "name"})
 
 
+RFC_018: Final = "RFC-018"
+RFC_019: Final = "RFC-019"
 UNSUPPORTED: Final = "rfc-unsupported"
 """The rule by which a node refuses what RFC-018 has, and it has not."""
 
 
 def beyond(text: str, clause: str) -> str:
     """Returns a message about what RFC-018 has in a clause, and this node has not."""
-    return f"{text} (RFC-018, {clause})"
+    return f"{text} ({RFC_018}, {clause})"
 
 
 class Remarks(NamedTuple):

@@ -489,6 +489,31 @@ def test_what_the_node_has_not_is_refused_by_field_clause_and_the_words_to_use(
     assert fault.hint
 
 
+@pytest.mark.parametrize(
+    ("manifest", "told"),
+    [
+        (written(VOLUME, {"kind": "Nfs"}), "spec.kind: unknown VolumeKind 'Nfs' (RFC-018, storage/PersistentVolume)"),
+        (written(VARIABLES, {"variables": {}, "more": 1}),
+         "spec.more: unknown field 'more' (RFC-018, config/VariableSet)"),
+        (written(VARIABLES, {"variables": {}}, owner="me"),
+         "headers.owner: unknown field 'owner' (RFC-018, resource/ResourceHeaders)"),
+        ({**written(VARIABLES, {"variables": {}}), "extra": 1},
+         "extra: unknown field 'extra' (RFC-018, resource/Resource)"),
+        (written(FLOW_SCHEMA, {"target": "a", "triggers": [{"kind": "Manual"}], "tasks": [{"kind": "Verify"}], "x": 1}),
+         "spec.x: unknown field 'x' (RFC-019, flow/Flow)"),
+        (written(RELATIONS, {"relations": [{"subject": "Account:a", "relation": "role", "value": "Boss",
+                                            "object": "Dataset:a"}]}),
+         "spec.relations[0]: there is no role 'Boss' (RFC-018, auth/Relation)"),
+        (written(VOLUME, {"kind": "HostPath", "path": "/a"}, annotations={"volumePolicy": {"x": 1}}),
+         "headers.annotations.volumePolicy.x: unknown field 'x'"),
+    ],
+)  # fmt: skip
+def test_unknown_words_are_told_with_the_clause_that_has_the_known_ones(manifest: dict[str, Any], told: str) -> None:
+    (fault,) = faults_of(manifest)
+    assert fault.message == told
+    assert fault.hint
+
+
 def test_steps_of_a_projection_are_one_statement() -> None:
     (draft,) = read_drafts(
         [wire.ManifestText(source="m", text=json.dumps(READ_ALL[7]), base="")]
