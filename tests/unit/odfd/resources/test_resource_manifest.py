@@ -514,6 +514,25 @@ def test_unknown_words_are_told_with_the_clause_that_has_the_known_ones(manifest
     assert fault.hint
 
 
+@pytest.mark.parametrize(
+    ("type_", "spec", "schema", "is_told"),
+    [
+        (DATASET, {"kind": "Root", "metadata": [], "shards": {"number": 2}}, rfc_schemas.ODF + DATASET, True),
+        (DATASET, {"kind": "Root", "metadata": []}, rfc_schemas.ODF + DATASET, False),
+        (DATASET, {"kind": "Root", "metadata": [], "shards": {"number": 2}}, f"{OURS}/{DATASET}", False),
+        (DATASET, {"kind": "Root", "metadata": [], "shards": {"number": 2}}, "Dataset", False),
+        (VOLUME, {"kind": "HostPath", "path": "/a"}, rfc_schemas.ODF + VOLUME, True),
+    ],
+)
+def test_fields_of_our_own_under_a_uri_of_the_format_are_told(
+    type_: str, spec: dict[str, Any], schema: str, is_told: bool
+) -> None:
+    text = json.dumps(written(type_, spec) | {"$schema": schema})
+    (draft,) = read_drafts([wire.ManifestText(source="m", text=text, base="")])
+    told = [each for each in draft.warnings if f"$schema: {OURS}/{type_} has all" in each]
+    assert bool(told) == is_told
+
+
 def test_steps_of_a_projection_are_one_statement() -> None:
     (draft,) = read_drafts(
         [wire.ManifestText(source="m", text=json.dumps(READ_ALL[7]), base="")]
