@@ -315,7 +315,8 @@ async def _list(calls: Dispatcher, kind: ResourceType, request: Request) -> wire
         owner = await operations.account_id(calls, account)
         views = tuple(view for view in views if view.headers.get("account", {}).get("id") == owner)
     items = await operations.shown_of(calls, views)
-    return wire.ResourceList(resource_version=page.version, items=items, rest=page.rest)
+    deleting = await operations.shown_of(calls, page.deleting)
+    return wire.ResourceList(resource_version=page.version, items=items, rest=page.rest, deleting=deleting)
 
 
 def _selector(request: Request) -> str | None:

@@ -148,9 +148,17 @@ def id_of(sent: Any) -> str:
 
 
 def list_resources(
-    client: ControlClient, kind: Kind[Any], *, labels: str | None = None, name: str | None = None
+    client: ControlClient,
+    kind: Kind[Any],
+    *,
+    labels: str | None = None,
+    name: str | None = None,
+    tell: Callable[[str], None] | None = None,
 ) -> Answer[list[wire.ResourceManifest]]:
-    """Returns the resources of a type, from all pages. ``labels`` and ``name`` select some."""
+    """Returns the resources of a type, from all pages. ``labels`` and ``name`` select some.
+
+    ``tell`` is called with a text about each deleted one whose effects are not undone yet.
+    """
     assert kind.registration is not None
     values: list[wire.ResourceManifest] = []
     sent: list[Any] = []
@@ -159,6 +167,12 @@ def list_resources(
         call = calls.resources_all(kind.registration, labels=labels, name=name, limit=PAGE, continue_=rest)
         page = client.do(call)
         values += page.value.items
+        for gone in page.value.deleting:
+            if tell is not None:
+                why = gone.deletion
+                tell(
+                    f"{kind.name} {gone.name} is deleted, and not undone yet: {why.get('message')} ({why.get('code')})"
+                )
         sent += page.sent["items"]
         rest = page.value.rest
         if rest is None and kind is TASK:  # in the order in which they began

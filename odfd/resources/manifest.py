@@ -169,7 +169,7 @@ def read_resource(node: Node, source: str, registry: TypeRegistry) -> tuple[Draf
         headers = msgspec.structs.replace(headers, labels=by_short_name(headers.labels))
     if kind is not None:
         binding.mistakes[:] = [_with_clause(kind, each) for each in binding.mistakes]
-    if binding.mistakes or kind is None or not isinstance(headers, ResourceHeaders):
+    if binding.mistakes or kind is None or spec is None or not isinstance(headers, ResourceHeaders):
         return None, binding.mistakes
     if _names_the_format(node) and kind.schema_of(plain_of(spec)) == kind.own_uri:
         warnings.append(f"it is not valid by {kind.uri}, which has fewer fields: $schema: {kind.own_uri} has all")

@@ -232,12 +232,15 @@ class ResourceStore(ResourceReader):
         return next(
             (
                 each
-                for each in self.deleting()
-                if each.type == type_ and DELETING_CONDITION in each.status.conditions
+                for each in self.all_held_back(type_)
                 if each.id == ref or (each.account is None and each.key == ref.casefold())
             ),
             None,
         )
+
+    def all_held_back(self, type_: str) -> list[Resource]:
+        """Returns those of a type that could not be undone yet."""
+        return [each for each in self.deleting() if each.type == type_ and DELETING_CONDITION in each.status.conditions]
 
     def hold_back(self, resource: Resource) -> None:
         """Records a new status of one, unless it came back."""

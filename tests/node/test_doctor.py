@@ -36,6 +36,7 @@ from odfd.services.resources.reconciler import Reconciler
 from odfd.services.volumes.volume_paths import MARK, VolumeFolder
 from odfd.store.directory import StateDirectory, open_state_directory
 from odfd.transfer.folders import import_dataset
+from worlds.asking import ask
 from worlds.eventually import PATIENCE
 from worlds.manifests import DERIVED, ROOT
 from worlds.memory_ipfs import MemoryIpfs
@@ -686,6 +687,12 @@ async def test_a_deleted_volume_gives_its_place_back_whatever_comes_between(
                     "volume-away",
                     told["updatedAt"],
                 )
+                volumes = "/storage/v1alpha1/persistentvolumes"
+                _, (listed,) = await ask(alice, "GET", volumes)
+                assert listed["items"] == [], "a list is applied again, and this is gone"
+                (gone,) = listed["deleting"]
+                assert (gone["headers"]["name"], gone["status"]["phase"]) == ("cellar", "Ready")
+                assert any(key.endswith("/Deleting") for key in gone["status"]["conditions"])
                 for again in ("cellar", held.id):  # it is there to be read, and for nothing else
                     with pytest.raises(NotFound):
                         await alice.api.declarations.delete("volume", again)

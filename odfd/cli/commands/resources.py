@@ -149,7 +149,11 @@ def _get(session: Session, args: argparse.Namespace) -> int:
 
 def _rows(session: Session, kind: kinds.Kind[V], args: argparse.Namespace) -> Answer[list[V]]:
     """Returns all resources of a kind, or those selected by labels."""
-    return kind.all(session) if args.labels is None else list_labelled(session, kind, args.labels)
+    if args.labels is not None:
+        return list_labelled(session, kind, args.labels)
+    if kind.registration is None:
+        return kind.all(session)
+    return kinds.list_resources(session.client, kind, tell=session.remark)  # type: ignore[return-value]  # the view
 
 
 def _canonical(session: Session, kind: kinds.Kind[Any], args: argparse.Namespace) -> int:

@@ -201,6 +201,11 @@ class ResourceManifest(Value, frozen=True, kw_only=True):
         return self.condition(PROBLEM)
 
     @property
+    def deletion(self) -> dict[str, Any]:
+        """``code`` and ``message`` of why the effects of a deleted one are not undone yet."""
+        return self.condition("Deleting")
+
+    @property
     def id(self) -> str:
         return str(self.headers.get("id", ""))
 
@@ -227,6 +232,8 @@ class ResourceList(Value, frozen=True, kw_only=True):
     items: tuple[ResourceManifest, ...]
     rest: str | None = msgspec.field(name="continue", default=None)
     """Token for the next page; ``None``: this is the last one."""
+    deleting: tuple[ResourceManifest, ...] = ()
+    """On the first page, for the node's owner: deleted ones whose effects are not undone yet."""
 
 
 class ResourceManifestNews(Value, frozen=True, kw_only=True):

@@ -145,7 +145,7 @@ class DeclarationService:
         found = sorted([*declared.views, *met], key=_place)
         has_more = len(found) > limit or declared.rest is not None
         more = rest_after(declared.version, (kind.name, labels), _place(found[:limit][-1])) if has_more else None
-        return ResourcePage(declared.version, tuple(found[:limit]), more, kind.name)
+        return msgspec.structs.replace(declared, views=tuple(found[:limit]), rest=more)
 
     def _beside(self, live: Sequence[Resource], labels: str | None) -> Sequence[wire.ResourceView]:
         """Returns those of some undeclared resources that a selector selects, and that nothing declares."""

@@ -37,6 +37,8 @@ class ResourcePage(msgspec.Struct, frozen=True):
     """The token that asks for the next page; ``None`` on the last one."""
     type: str
     """The name of the type that is listed."""
+    deleting: tuple[wire.ResourceView, ...] = ()
+    """On the first page: deleted ones whose effects are not undone yet."""
 
 
 class _Token(msgspec.Struct, frozen=True, array_like=True):
@@ -92,7 +94,10 @@ class ResourcePages:
             if len(found) <= limit
             else rest_after(token.version, (type_, labels), place(shown[-1].name, shown[-1].id))
         )
-        return ResourcePage(token.version, tuple(self._views(shown)), after, type_)
+        with self._home.database.read() as connection:
+            deleting = ResourceStore(connection).all_held_back(type_) if rest is None else ()
+        views = tuple(self._views(shown))
+        return ResourcePage(token.version, views, after, type_, tuple(self._views(deleting)))
 
     def _read(
         self, token: _Token, type_: str, selector: dict[str, Any] | None, limit: int

@@ -514,6 +514,26 @@ def test_commands_about_several_take_patterns_and_those_about_one_refuse_them(
         assert f"takes the name of {told}, and " in capsys.readouterr().err
 
 
+def test_a_list_tells_of_what_waits_for_its_deletion(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    conditions = {"https://w3id.org/x/Deleting": {"value": True, "code": "volume-away", "message": "it is away"}}
+    gone = wire.ResourceManifest(
+        schema="PersistentVolume", headers={"name": "cold"}, status={"phase": "Ready", "conditions": conditions}
+    )
+
+    class Client:
+        def do(self, _call: Any) -> Answer[Any]:
+            return Answer(wire.ResourceList(items=(), resource_version="1", deleting=(gone,)), {"items": []})
+
+    monkeypatch.setattr(Session, "client", Client())
+    assert main(["get", "volumes"]) == ExitCode.OK
+    told = capsys.readouterr()
+    assert "persistentvolume cold is deleted, and not undone yet: it is away (volume-away)" in told.err
+    assert main(["get", "volumes", "-o", "name"]) == ExitCode.OK
+    assert not capsys.readouterr().out
+
+
 def test_manifests_of_all_are_those_of_what_was_declared() -> None:
     def task(name: str, generation: int) -> wire.ResourceManifest:
         headers = {"name": name, "createdAt": "", "generation": generation}
