@@ -216,15 +216,21 @@ def _watch(session: Session, kind: kinds.Kind[Any], args: argparse.Namespace) ->
 
 
 def _resource_manifests(session: Session, kind: kinds.Kind[Any], name: str | None) -> str:
-    """Returns manifests that can be applied, here or on another node: of all, those of what was declared."""
+    """Returns manifests that can be applied, here or on another node: of all, those of what was declared.
+
+    In a list those of other accounts than the caller's have their account, since several may have one name.
+    """
     every = kinds.list_resources(session.client, kind).value if name is None else []
     rows = [each for each in every if each.headers["generation"]] if name is None else [one(session, kind, name).value]
+    own = kinds.own_account(session) if every else ""
     texts = []
     for row in rows:
         if row.spec is None:
             hint = f"apply one: odfctl explain {kind.name}"
             raise Usage(f"{row.name} was not declared by a manifest of its type", hint=hint)
         headers = {key: row.headers[key] for key in ("name", "labels", "annotations") if row.headers.get(key)}
+        if own and (account := kinds.account_of(row)) != own:
+            headers["account"] = account
         texts.append(to_yaml({"$schema": row.schema, "headers": headers, "spec": row.spec}))
     return "---\n".join(texts)
 

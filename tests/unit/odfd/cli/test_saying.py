@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 import pytest
+import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -535,19 +536,21 @@ def test_a_list_tells_of_what_waits_for_its_deletion(
 
 
 def test_manifests_of_all_are_those_of_what_was_declared() -> None:
-    def task(name: str, generation: int) -> wire.ResourceManifest:
-        headers = {"name": name, "createdAt": "", "generation": generation}
+    def task(name: str, generation: int, account: str) -> wire.ResourceManifest:
+        headers = {"name": name, "createdAt": "", "generation": generation, "account": {"id": "1", "name": account}}
         return wire.ResourceManifest(schema="Task", headers=headers, spec={"kind": "Verify"})
+
+    rows = (task("declared", 1, "alice"), task("of-a-command", 0, "alice"), task("declared", 1, "bob"))
 
     class Client:
         def do(self, call: Any) -> Answer[Any]:
-            found = wire.ResourceList(items=[task("declared", 1), task("of-a-command", 0)], resource_version="1")
-            return Answer(found, {"items": [{}, {}]})  # type: ignore[arg-type]  # what was sent
+            if call.path.endswith("/self"):
+                return Answer(argparse.Namespace(name="alice"), {})
+            return Answer(wire.ResourceList(items=rows, resource_version="1"), {"items": [{}] * len(rows)})
 
     session: Any = argparse.Namespace(client=Client(), output="manifest")
-    shown = manifest_text(session, kinds.TASK, None)
-    assert "declared" in shown
-    assert "of-a-command" not in shown
+    shown = [yaml.safe_load(each)["headers"] for each in manifest_text(session, kinds.TASK, None).split("---\n")]
+    assert shown == [{"name": "declared"}, {"name": "declared", "account": "bob"}]
 
 
 def test_what_is_published_and_unsigned_is_not_called_done() -> None:
