@@ -15,7 +15,7 @@ from chain.codec.bind import Mistake, node_of, plain
 from chain.codec.yaml_tree import Node
 from chain.errors import Invalid
 from odfd.flows.spec import OWN_TASKS, EventType
-from odfd.resources.selectors import parse_filter, parse_selector, selector_text
+from odfd.resources.selectors import parse_selector, selector_text, target_parts
 from odfd.resources.types import Remarks, annotation_uris
 
 POLICY: Final = "flowPolicy"
@@ -31,7 +31,6 @@ _TASKS: Final = (
 _TRIGGERS: Final = ("Manual", "Schedule", "Interval", "Event", "InputsUpdated", "SourceUpdated")
 _COMPACTION: Final = ("maxSliceSize", "maxSliceRecords")
 _GROUPED: Final = re.compile(r"[1-9][0-9]{0,2}(_[0-9]{3}){1,5}\Z")
-_LABEL: Final = "datasetKind"
 _NEWS: Final = ("Event", "InputsUpdated", "SourceUpdated")
 _Fields = dict[str, Node]
 
@@ -131,26 +130,8 @@ def _wrong(
 
 def _target(node: Node, remarks: Remarks) -> Mapping[str, Node]:
     """Returns the fields for a target that is written as an object: a reference, or a selector."""
-    assert isinstance(node.value, dict)
-    said = dict(node.value)
-    labels = said.pop("labels", None)
-    path = "spec.target"
-    selected = None if labels is None else _selector(labels, f"{path}.labels", remarks)
-    made = remarks.reference(Node(node.line, said), path, "Dataset")
+    made, selected = target_parts(node, "spec.target", remarks)
     return {"target": made} if selected is None else {"target": made, "targetLabels": selected}
-
-
-def _selector(node: Node, path: str, remarks: Remarks) -> Node | None:
-    said = plain(node)
-    if isinstance(said, dict) and said.get("kind") in ("Root", "Derivative"):
-        said = {_LABEL if key == "kind" else key: each for key, each in said.items()}
-        remarks.warnings.append(f"{path}.kind is read as {_LABEL}, the label that the node gives")
-    try:
-        parse_filter(said)
-    except Invalid as fault:
-        remarks.mistakes.append(Mistake(path, node.line, fault.message, fault.rule, fault.hint))
-        return None
-    return Node(node.line, selector_text(said))
 
 
 def _labels(node: Node, remarks: Remarks) -> Node:

@@ -13,7 +13,7 @@ import msgspec
 
 from chain.codec.yaml_tree import parse
 from chain.errors import Invalid
-from chain.ids import DatasetId, parse_own_name
+from chain.ids import DatasetId
 from odfd.flows import schedule
 from odfd.flows.dialect import OWN_KINDS, POLICY, PULL, prepare, show
 from odfd.flows.plan import (
@@ -31,7 +31,6 @@ from odfd.flows.plan import (
     FlowPolicy,
     Follows,
     Retry,
-    Selection,
     Step,
 )
 from odfd.flows.schedule import (
@@ -69,7 +68,7 @@ from odfd.resources.owners import OwnedPart
 from odfd.resources.references import reference_key
 from odfd.resources.registry import ODF, OURS, VERSION
 from odfd.resources.resource import Resource
-from odfd.resources.selectors import is_pattern, parse_pattern, parse_selector
+from odfd.resources.selectors import Selection, is_pattern, parse_selector, parse_target
 from odfd.resources.types import ResourceType, TypeRegistry, annotation_of
 
 _TARGET: Final = "Dataset:"
@@ -309,10 +308,8 @@ class _Reading:
         if labels is not None:
             self._try("spec.targetLabels", parse_selector, labels)
         if is_pattern(text):
-            account, _, pattern = text.rpartition("/")
-            made = self._try("spec.target", parse_pattern, pattern)
-            self._try("spec.target", parse_own_name, account or None)
-            return None if made is None else Selection(name=made, labels=labels, account=account or None)
+            made = self._try("spec.target", parse_target, text)
+            return None if made is None else msgspec.structs.replace(made, labels=labels)
         if labels is not None:
             hint = "RFC-018, Selectors: {type: Dataset, name: '%', labels: …} means all that have them"
             self._note("spec.targetLabels", "the target is one dataset", "flow-target", hint)

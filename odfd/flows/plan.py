@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Iterator, Mapping, Sequence
-from functools import lru_cache
 from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
@@ -32,8 +31,7 @@ from odfd.flows.spec import (
     VerifyChainTask,
     VerifyTask,
 )
-from odfd.resources.resource import Json
-from odfd.resources.selectors import LabelFilter, matches, names, parse_selector
+from odfd.resources.selectors import Selection
 
 MINUTE: Final = 60 * SECOND
 HOUR: Final = 60 * MINUTE
@@ -145,21 +143,6 @@ class Arrival(msgspec.Struct, frozen=True, kw_only=True):
     """Nanoseconds after which even one record makes it run."""
     cooldown: int = 0
     """Nanoseconds from the end of a run to the next one that it causes."""
-
-
-class Selection(msgspec.Struct, frozen=True, kw_only=True):
-    """Selects the datasets that a flow is for, by name and labels."""
-
-    name: str
-    """A pattern: ``%`` stands for any text, ``_`` for one character."""
-    labels: str | None = None
-    """A selector of labels, as it is written after ``-l``."""
-    account: str | None = None
-    """The name of the account that owns them; ``None``: of whoever."""
-
-    def __str__(self) -> str:
-        name = self.name if self.account is None else f"{self.account}/{self.name}"
-        return name if self.labels is None else f"{name} ({self.labels})"
 
 
 class Follows(msgspec.Struct, frozen=True, kw_only=True):
@@ -329,21 +312,6 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
 
 EVERY: Final = DatasetId.from_public_key(bytes(32))
 """Stands for the target of a selection, which is not one dataset."""
-
-
-def selects(selection: Selection, name: str, labels: Mapping[str, Json], account: str | None) -> bool:
-    """Whether a dataset is selected. ``account``: the name of the account that owns it."""
-    if selection.account is not None and selection.account.casefold() != (account or "").casefold():
-        return False
-    if not names((selection.name,), name):
-        return False
-    return selection.labels is None or matches(_filter(selection.labels), name, labels)
-
-
-@lru_cache(maxsize=1024)
-def _filter(text: str) -> LabelFilter:
-    """Returns a selector of a flow as a filter; one is asked for each dataset whenever one changes."""
-    return parse_selector(text)
 
 
 def is_one_for_all(plan: FlowPlan) -> bool:

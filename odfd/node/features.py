@@ -66,9 +66,10 @@ class NodeFeatures:
         fetching, performing = LatePart[TransferFeature]("transfer"), LatePart[TasksFeature]("tasks")
         resources = LatePart[ResourcesFeature]("resources")
         get = lambda type_, ref: resources().declarations.get(type_, ref)  # noqa: E731
+        labels = lambda each: resources().declarations.labels_of(each)  # noqa: E731
         delete = lambda type_, name: resources().declarations.delete(type_, name)  # noqa: E731
 
-        self.judgement = JudgementFeature(ground)
+        self.judgement = JudgementFeature(ground, labels)
         self.execution = ExecutionFeature(ground, self.judgement, engine)
         self.views = ViewsFeature(
             ground, self.judgement, self.execution, lambda dataset: fetching().scheduler.refused_by(dataset)
@@ -83,12 +84,12 @@ class NodeFeatures:
         self.publishing = PublishingFeature(ground, self.judgement, self.peers, self.transfer)
         self.access = AccessFeature(ground)
         self.sets = SetsFeature(ground)
-        self.webhooks = WebhooksFeature(ground)
-        self.volumes = VolumesFeature(ground)
+        self.webhooks = WebhooksFeature(ground, labels)
+        self.volumes = VolumesFeature(ground, labels)
         self.flows = FlowsFeature(
             ground,
             lambda plan, record: performing().performing.run(plan, record),
-            lambda each: resources().declarations.labels_of(each),
+            labels,
             SourceReader(home).check_taken,
         )
         self.portals = PortalsFeature(ground, self.execution, self.trust)
@@ -96,7 +97,7 @@ class NodeFeatures:
             ground, self.judgement, self.execution, self.views, self.transfer, self.trust, self.flows, self.portals, get
         )
         self.datasets = DatasetsFeature(
-            ground, self.judgement, self.execution, self.views, self.transfer, self.publishing, self.volumes, self.flows
+            ground, self.judgement, self.execution, self.views, self.transfer, self.publishing, self.flows
         )
         self.renditions = RenditionsFeature(
             ground,

@@ -14,6 +14,7 @@ from odfd.policy.policy import DatasetRule, Policy, parse_expression, quorum_mis
 from odfd.resources import registry
 from odfd.resources.manifest import Draft, describe
 from odfd.resources.resource import Json, Resource
+from odfd.resources.selectors import TARGETS_HELP, Targets
 from odfd.resources.store import ResourceStore
 from odfd.resources.types import ResourceType
 
@@ -25,7 +26,7 @@ _RULE: Final = "trust-policy"
 class TrustPolicySpec(msgspec.Struct, frozen=True, kw_only=True):
     """Rules for datasets of some names, in place of the settings; a mirror's own terms take precedence."""
 
-    datasets: Annotated[tuple[str, ...], describe("Names of datasets; % stands for any text, _ for one character.")]
+    datasets: Annotated[Targets, describe(TARGETS_HELP)]
     use: (
         Annotated[str, describe("Facts that a transform needs to read a block of others, such as data & attested:2.")]
         | None
@@ -58,6 +59,8 @@ def check_trust_policy(draft: Draft) -> None:
     spec: TrustPolicySpec = draft.spec
     if not spec.datasets or not all(spec.datasets):
         draft.note("spec.datasets", "it is for no dataset", _RULE, "datasets: [food.%]")
+    else:
+        draft.check_targets("spec.datasets", spec.datasets)
     if spec.use is None and spec.serve is None:
         draft.note("spec", "it says nothing", _RULE, "use: data & attested:2, or serve, or both")
     for key, text in (("use", spec.use), ("serve", spec.serve)):

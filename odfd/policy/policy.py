@@ -28,7 +28,7 @@ from odfd.policy.witness_quorum import (
     seconds_of,
     weaknesses,
 )
-from odfd.resources.selectors import names
+from odfd.resources.selectors import Facts, means
 
 PLAIN_FACTS: Final = ("linked", "chain", "data", "reproduced", "fresh")
 COUNTED_FACTS: Final = ("attested", "observed", "witnessed")
@@ -164,7 +164,7 @@ class DatasetRule(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     datasets: tuple[str, ...]
-    """Patterns of dataset names."""
+    """What it is for, as ``odfd.resources.selectors.Targets``."""
     use: Expression | None = None
     serve: Expression | None = None
 
@@ -233,10 +233,10 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     def serve_of(self, own: Expression | None) -> Expression:
         return _above(self.floors[1], own) or self.serve
 
-    def ruled(self, name: str) -> tuple[Expression | None, Expression | None]:
-        """Returns the requirements for use and serve that rules have for a dataset's name;
+    def ruled(self, name: str, facts: Callable[[], Facts]) -> tuple[Expression | None, Expression | None]:
+        """Returns the requirements for use and serve that rules have for a dataset;
         ``None`` where they have none."""
-        meant = [rule for rule in self.rules if names(rule.datasets, name)]
+        meant = [rule for rule in self.rules if means(rule.datasets, name, facts)]
         use = next((each.use for each in meant if each.use is not None), None)
         return use, next((each.serve for each in meant if each.serve is not None), None)
 

@@ -10,7 +10,7 @@ import dataclasses
 import difflib
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Annotated, Any, Final, TypeVar
 
@@ -27,6 +27,7 @@ from odfd.resources.label_schemas import by_short_name, twice, wrong_values
 from odfd.resources.references import in_short_form
 from odfd.resources.registry import ODF, OURS
 from odfd.resources.resource import UUID
+from odfd.resources.selectors import parse_target
 from odfd.resources.types import RFC_018, RFC_019, UNSUPPORTED, Remarks, ResourceType, TypeRegistry, beyond
 
 SCHEMA: Final = "$schema"
@@ -127,6 +128,11 @@ class Draft(msgspec.Struct, frozen=True, kw_only=True):
             self.note(path, fault.message, fault.rule, fault.hint)
             return None
 
+    def check_targets(self, path: str, targets: Sequence[str]) -> None:
+        """Adds the mistakes in a field of ``Targets``."""
+        for at, each in enumerate(targets):
+            self.attempt(f"{path}[{at}]", parse_target, each)
+
 
 def is_resource(node: Node) -> bool:
     """Whether a document is a resource, which has its type under ``$schema``."""
@@ -153,6 +159,8 @@ def read_resource(node: Node, source: str, registry: TypeRegistry) -> tuple[Draf
     warnings = ["status is passed over: the node writes it"] if "status" in parts else []
     if kind is not None and kind.converts is not None:
         parts = kind.converts(parts, Remarks(binding.mistakes, warnings))
+    if kind is not None and "headers" in parts:
+        parts["headers"] = _in_short_form(kind, parts["headers"], Remarks(binding.mistakes, warnings))
     headers = _headers(parts.get("headers"), binding, warnings)
     spec = None
     if kind is not None and kind.spec is not None and "spec" in parts:
@@ -200,6 +208,18 @@ def _type(node: Node, registry: TypeRegistry, binding: Binding) -> ResourceType 
     except Invalid as fault:
         binding.mistakes.append(Mistake(SCHEMA, node.line, fault.message, fault.rule, fault.hint))
         return None
+
+
+def _in_short_form(kind: ResourceType, headers: Node, remarks: Remarks) -> Node:
+    """Returns headers in which the annotations that the type understands have no objects for what is a text."""
+    written = headers.value.get("annotations") if isinstance(headers.value, dict) else None
+    if not isinstance(headers.value, dict) or written is None or not isinstance(written.value, dict):
+        return headers
+    made = dict(written.value)
+    for key in kind.annotations:
+        for name in {key, *kind.annotation_uris(key)} & made.keys():
+            made[name] = in_short_form(kind.annotation_layout(key), made[name], f"headers.annotations.{key}", remarks)
+    return Node(headers.line, {**headers.value, "annotations": Node(written.line, made)})
 
 
 def _headers(node: Node | None, binding: Binding, warnings: list[str]) -> Any:

@@ -22,6 +22,7 @@ from chain.ids import DID_ODF, DatasetId, parse_local_alias, parse_own_name
 from chain.model.wire import REFERS_TO
 from odfd.resources.registry import OF_ACCOUNTS, OWNER
 from odfd.resources.resource import ACCOUNT, UUID, Json, Resource, ResourceHandle, handle_of
+from odfd.resources.selectors import TARGETS, in_text_form
 from odfd.resources.types import Remarks, beyond, notes_of
 
 _DID: Final = "did:"
@@ -152,6 +153,8 @@ def _fields(cls: type[msgspec.Struct], node: Node, path: str, remarks: Remarks) 
     for each in layout.fields_of(cls):
         if (child := fields.get(each.key)) is not None:
             refers = notes.get(each.name, {}).get(REFERS_TO)
+            if notes.get(each.name, {}).get(TARGETS):
+                child = in_text_form(child, f"{path}.{each.key}", remarks)
             fields[each.key] = in_short_form(each.kind, child, f"{path}.{each.key}", remarks, refers)
     return Node(node.line, fields)
 

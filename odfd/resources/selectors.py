@@ -4,17 +4,26 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
-from typing import Any, Final
+from typing import Annotated, Any, Final, TypeAlias
 
+import msgspec
+
+from chain.codec.bind import Mistake, plain
+from chain.codec.yaml_tree import Node
 from chain.errors import Invalid
-from odfd.resources.label_schemas import short_name
+from chain.ids import parse_own_name
+from odfd.resources.label_schemas import DATASET_KIND, short_name
 from odfd.resources.resource import Json, canonical
+from odfd.resources.types import Remarks
 
 MAX_DEPTH: Final = 16
 NAME: Final = "$name"
 """The operator of a filter that selects by a pattern of names."""
+TARGETS: Final = "x-targets"
+"""Marks a field of ``Targets`` in schemas."""
+_DATASET: Final = "Dataset:"
 _WILD: Final = "%_"
 """Wildcards in patterns of names; no name contains one."""
 _PATTERN: Final = re.compile(r"[A-Za-z0-9.\-%_]{1,100}\Z")
@@ -32,6 +41,119 @@ LabelFilter = dict[str, Any]
 
 For one key also ``{$in: […]}`` and ``{$exists: true}``.
 """
+
+
+class Selection(msgspec.Struct, frozen=True, kw_only=True):
+    """Selects datasets by name, labels and account: what a target with a pattern means."""
+
+    name: str
+    """A pattern: ``%`` stands for any text, ``_`` for one character."""
+    labels: str | None = None
+    """A selector of labels, as it is written after ``-l``."""
+    account: str | None = None
+    """The name of the account that owns them; ``None``: of whoever."""
+
+    def __str__(self) -> str:
+        name = self.name if self.account is None else f"{self.account}/{self.name}"
+        return name if self.labels is None else f"{name} ({self.labels})"
+
+
+Facts: TypeAlias = tuple[Mapping[str, Json], str | None]
+"""What else than its name selects a dataset: all its labels, and the name of its account, ``None`` for the owner's."""
+Targets: TypeAlias = Annotated[
+    tuple[str, ...],
+    msgspec.Meta(extra_json_schema={TARGETS: True, "items": {"type": ["string", "object"]}}),
+]
+"""The type of a field that selects datasets by a list of targets.
+
+Each is an object as the target of a Flow, ``{account, name, labels}``, or the text ``[ACCOUNT/]PATTERN[ SELECTOR]``,
+which stands for it: ``nyc.%``, ``% env=prod``, ``% {"$or": …}``.
+"""
+TARGETS_HELP: Final = (
+    "Names of datasets: % stands for any text, _ for one character. Also {name: PATTERN, labels: …, account: …}, or "
+    "'PATTERN SELECTOR', as the target of a Flow."
+)
+
+
+def parse_target(text: str) -> Selection:
+    """Parses one of ``Targets``. Raises Invalid."""
+    named, _, labels = text.strip().partition(" ")
+    account, _, pattern = named.removeprefix(_DATASET).rpartition("/")
+    if account:
+        parse_own_name(account)
+    if labels:
+        parse_selector(labels)
+    return Selection(name=parse_pattern(pattern), labels=labels or None, account=account or None)
+
+
+@lru_cache(maxsize=1024)
+def _target(text: str) -> Selection | None:
+    try:
+        return parse_target(text)
+    except Invalid:
+        return None  # of before they were checked; no name matches it
+
+
+def means(targets: Iterable[str], name: str, facts: Callable[[], Facts]) -> bool:
+    """Whether a dataset is one of some ``Targets``. ``facts`` is called if its name alone does not decide."""
+    for each in map(_target, targets):
+        if each is not None and names((each.name,), name):
+            has_more = each.labels is not None or each.account is not None
+            if not has_more or selects(each, name, *facts()):
+                return True
+    return False
+
+
+def selects(selection: Selection, name: str, labels: Mapping[str, Json], account: str | None) -> bool:
+    """Whether a dataset is selected. ``account``: the name of the account that owns it."""
+    if selection.account is not None and selection.account.casefold() != (account or "").casefold():
+        return False
+    if not names((selection.name,), name):
+        return False
+    return selection.labels is None or matches(_labels(selection.labels), name, labels)
+
+
+@lru_cache(maxsize=1024)
+def _labels(text: str) -> LabelFilter:
+    """Returns a selector as a filter; one is asked for each dataset whenever one changes."""
+    return parse_selector(text)
+
+
+def target_parts(node: Node, path: str, remarks: Remarks) -> tuple[Node, Node | None]:
+    """Returns the reference of a target that is written as an object, and the text of its labels, if it has some."""
+    assert isinstance(node.value, dict)
+    said = dict(node.value)
+    labels = said.pop("labels", None)
+    reference = remarks.reference(Node(node.line, said), path, "Dataset")
+    return reference, None if labels is None else _labels_text(labels, f"{path}.labels", remarks)
+
+
+def in_text_form(node: Node, path: str, remarks: Remarks) -> Node:
+    """Returns ``Targets``, before they are bound, with each that is an object as its text."""
+    if not isinstance(node.value, list):
+        return node
+    return Node(node.line, [_text(each, f"{path}[{at}]", remarks) for at, each in enumerate(node.value)])
+
+
+def _text(node: Node, path: str, remarks: Remarks) -> Node:
+    if not isinstance(node.value, dict):
+        return node
+    reference, labels = target_parts(node, path, remarks)
+    more = "" if labels is None else f" {labels.value}"
+    return Node(node.line, f"{str(reference.value).removeprefix(_DATASET)}{more}")
+
+
+def _labels_text(node: Node, path: str, remarks: Remarks) -> Node | None:
+    said = plain(node)
+    if isinstance(said, dict) and said.get("kind") in ("Root", "Derivative"):
+        said = {DATASET_KIND if key == "kind" else key: each for key, each in said.items()}
+        remarks.warnings.append(f"{path}.kind is read as {DATASET_KIND}, the label that the node gives")
+    try:
+        parse_filter(said)
+    except Invalid as fault:
+        remarks.mistakes.append(Mistake(path, node.line, fault.message, fault.rule, fault.hint))
+        return None
+    return Node(node.line, selector_text(said))
 
 
 @lru_cache(maxsize=1024)

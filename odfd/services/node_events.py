@@ -69,6 +69,10 @@ class AboutDataset:
     dataset: DatasetId
 
 
+class DatasetDescribed(AboutDataset):
+    """A dataset may have another name, account, volume or labels, by which others select it."""
+
+
 class DatasetMoved(AboutDataset):
     """A chain of others has other blocks here, or one of this node was rewritten."""
 

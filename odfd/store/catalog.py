@@ -12,7 +12,7 @@ import re
 import sqlite3
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Final
+from typing import Final, TypeAlias
 
 import msgspec
 
@@ -21,7 +21,8 @@ from chain.ids import DID_ODF, DatasetId, DatasetName, parse_local_alias, parse_
 from chain.instant import Instant
 from odfd.resources.reader import NamedRow
 from odfd.resources.references import reference_key
-from odfd.resources.resource import Resource, derived_id
+from odfd.resources.resource import Json, Resource, derived_id
+from odfd.resources.selectors import Facts
 from odfd.resources.store import ResourceStore
 from odfd.store import collections
 from odfd.store import flow_runs as flows
@@ -29,6 +30,8 @@ from odfd.store import webhook_calls as webhooks
 from odfd.store.collections import CollectionState, Member
 
 TYPE: Final = "Dataset"
+Labels: TypeAlias = Callable[[Resource], Mapping[str, Json]]
+"""Returns all labels of a dataset, including those that the node gives it."""
 _INNER: Final = re.compile(
     r"(?P<name>.+)\.(?:r(?P<number>\d{1,2})(?:\.s(?P<place>[1-9]\d{0,2}))?|h(?P<handover>[1-9]\d{0,8}))",
     re.ASCII | re.IGNORECASE,
@@ -156,6 +159,13 @@ class Catalog:
         """Returns the resource of the dataset that a chain is, or is inside of."""
         found = self._store.with_did(TYPE, str(dataset))
         return found or self._store.with_did(TYPE, str(collections.whole(self._db, dataset).active.dataset))
+
+    def facts(self, dataset: DatasetId, labels: Labels) -> Facts:
+        """Returns what else than its name selects the dataset that a chain is, or is inside of."""
+        found = self.resource_of(dataset)
+        if found is None:
+            return {}, None
+        return labels(found), None if found.account is None else self._store.account_name(found.account)
 
     def name_of(self, dataset: DatasetId) -> str:
         """Returns the local name of a dataset, or its shortened did, to show to people."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import base64
 import binascii
 import urllib.parse
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any, Final
 
 import msgspec
@@ -19,7 +19,7 @@ from chain.model.wire import Extra
 from odfd.resources import registry
 from odfd.resources.manifest import Draft, describe
 from odfd.resources.references import refers_to
-from odfd.resources.selectors import names
+from odfd.resources.selectors import TARGETS_HELP, Facts, Targets, means
 from odfd.resources.sets import SECRET_FORMS, check_secret, plain_value
 from odfd.resources.types import OWN, Remarks, ResourceType, annotation_of
 
@@ -58,18 +58,15 @@ class WebhookTargetSpec(msgspec.Struct, frozen=True, kw_only=True, rename="camel
 class WebhookPolicy(msgspec.Struct, frozen=True, kw_only=True):
     """The datasets and events that trigger calls."""
 
-    datasets: Annotated[tuple[str, ...], describe("Names of datasets; % stands for any text. Default: all.")] | None = (
-        None
-    )
+    datasets: Annotated[Targets, describe(f"{TARGETS_HELP} Default: all.")] | None = None
     events: Annotated[tuple[str, ...], describe(f"Some of {', '.join(EVENTS)}. Default: all.")] | None = None
 
     def wants(self, event: str) -> bool:
         return self.events is None or event in self.events
 
-    def names(self, dataset: str) -> bool:
-        if self.datasets is None:
-            return True
-        return names(self.datasets, dataset)
+    def means(self, dataset: str, facts: Callable[[], Facts]) -> bool:
+        """Whether calls are about a dataset of this name."""
+        return self.datasets is None or means(self.datasets, dataset, facts)
 
 
 def has_policy(annotations: Mapping[str, Any]) -> bool:
@@ -101,6 +98,7 @@ def check_target(draft: Draft) -> None:
             draft.attempt("spec.secret", lambda _: signing_key(str(spec.secret["value"])), "")  # type: ignore[index]
     if POLICY in draft.typed:
         draft.attempt(f"headers.annotations.{POLICY}", lambda _: _check_events(draft.typed[POLICY]), "")
+        draft.check_targets(f"headers.annotations.{POLICY}.datasets", draft.typed[POLICY].datasets or ())
 
 
 def prepare_target(spec: Node, remarks: Remarks) -> Node:

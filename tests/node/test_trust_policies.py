@@ -81,6 +81,25 @@ async def test_a_policy_of_some_datasets_decides_for_them_alone_and_until_it_is_
         assert await relied_on(bob, "food.cities") == before
 
 
+async def test_a_policy_of_labels_decides_for_what_has_them(world: World) -> None:
+    world.write("alice", "a.csv", "2024-01-01T00:00:00Z,Graz,300000")
+    policy = strict("%").replace('["%"]', "[{type: Dataset, name: '%', labels: {risk: {$in: [high, some]}}}]")
+    async with world.running("alice") as alice, world.running("bob", TRUSTING) as bob:
+        await alice.apply(ROOT)
+        await alice.pull("cities")
+        await world.spread(alice, "cities")
+        await bob.mirror(alice.dataset("cities"), "cities")
+        await became(lambda: bob.size("cities") == alice.size("cities"))
+        whole = alice.size("cities")
+        await bob.apply(VALIDATOR, policy)
+        await bob.parts.reconciler.wait_settled()
+        assert await relied_on(bob, "cities") == ("data", whole)
+        await bob.api.declarations.label("dataset", "cities", wire.LabelRequest(labels={"risk": "high"}))
+        assert await relied_on(bob, "cities") == ("data & observed:1", whole - 1)
+        with pytest.raises(Invalid, match=r"datasets\[0\]: not a pattern of names: 'risk=high'"):
+            await bob.apply(strict("risk=high"))
+
+
 async def test_what_a_network_asks_holds_above_and_a_mirrors_own_terms_before(world: World) -> None:
     world.write("alice", "a.csv", "2024-01-01T00:00:00Z,Graz,300000")
     async with world.running("alice") as alice, world.running("bob", TRUSTING) as bob:

@@ -143,6 +143,24 @@ async def test_a_target_is_told_once_of_what_comes_moves_and_goes(world: World, 
             assert connection.execute("SELECT count(*) FROM webhook_told").fetchone() == (0,)
 
 
+async def test_a_target_is_told_of_datasets_that_its_labels_select(world: World, receiver: Receiver) -> None:
+    policy = "{datasets: [{name: '%', labels: {env: prod, $not: {old: yes}}}, 'seen.%'], events: [dataset.created]}"
+    async with world.running("alice", **INSIDE) as alice:
+        await alice.apply(SECRET, target(receiver, policy))
+        await status(alice)
+        held = await alice.api.declarations.get("webhook", "hook")
+        selected = '% {"$not":{"old":"yes"},"env":"prod"}'
+        assert held.headers["annotations"]["webhookPolicy"]["datasets"] == [selected, "seen.%"]
+        assert {each.action for each in (await alice.apply(target(receiver, policy))).items} == {"unchanged"}
+        labelled = dataset("one").replace("name: one", "name: one, labels: {env: prod}")
+        await alice.apply(labelled, dataset("seen.two"), dataset("three"))
+        await became(lambda: len(receiver.calls) == 2)
+        assert sorted(receiver.events()) == ["created one", "created seen.two"]
+        await alice.api.declarations.label("dataset", "three", wire.LabelRequest(labels={"env": "prod"}))
+        await became(lambda: len(receiver.calls) == 3)
+        assert receiver.events()[-1] == "created three"
+
+
 async def test_a_target_is_told_of_a_handover_as_a_move_and_of_nothing_inside(world: World, receiver: Receiver) -> None:
     async with world.running("alice", **INSIDE) as alice:
         await alice.apply(ROOT)
@@ -507,8 +525,13 @@ async def test_a_call_of_a_flow_is_repeated_under_its_id_until_it_is_answered(wo
         assert str(receiver.calls[0]) == str(receiver.calls[1]), "the same call"
         assert set(receiver.calls[0][1]) == {"at"}
         await alice.api.declarations.delete("webhook", "hook")
-        await ended(Outcome.REFUSED)
-        assert (await flow_of(alice, "told")).message == "there is no WebhookTarget:hook"
+        with trio.fail_after(PATIENCE):
+            await alice.parts.reconciler.wait_settled()
+        waits = (await alice.api.declarations.get("flow", "told")).status
+        assert (waits["code"], waits["message"]) == (
+            "unresolved-reference", "the WebhookTarget 'hook' that was meant is gone"
+        )  # fmt: skip
+        assert not list(alice.parts.flows.scheduler.entries())
 
 
 async def test_what_a_flow_sends_names_what_a_run_has(world: World, receiver: Receiver) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Final
 
@@ -31,7 +31,6 @@ from odfd.services.flows.service import FlowService
 from odfd.services.ingest.own_roots import check_own_root
 from odfd.services.views.dataset_states import DatasetStates
 from odfd.services.views.views import with_failure
-from odfd.services.volumes.worker import VolumeWorker
 from odfd.store.captures import keeps_raw
 from odfd.store.catalog import TYPE, Catalog, DatasetEntry
 from odfd.store.directory import StateDirectory
@@ -57,14 +56,14 @@ class DatasetController(Controller):
         self,
         home: StateDirectory,
         states: DatasetStates,
-        volumes: VolumeWorker,
+        described: Callable[[DatasetId], None],
         flows: FlowService,
         planning: DatasetPlanning,
         deletion: DatasetDeletion,
     ) -> None:
         self._home, self._planning, self._deletion = home, planning, deletion
         self._states, self._views = states, states.views
-        self._volumes = volumes
+        self._described = described
         self._kinds: dict[str, str] = {}
         self._flows = flows
 
@@ -141,7 +140,7 @@ class DatasetController(Controller):
 
     async def observe(self, resource: Resource) -> ObservedState:
         if resource.did is not None and resource.status.observed_generation != resource.generation:
-            self._volumes.touch(DatasetId.parse(resource.did))
+            self._described(DatasetId.parse(resource.did))
             await self._flows.look([DatasetId.parse(resource.did)])  # its name and labels may select it for others
         seen = await trio.to_thread.run_sync(self._observe, resource)
         was_refused = resource.status.code == NOT_GRANTED

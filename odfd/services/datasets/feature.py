@@ -23,13 +23,12 @@ from odfd.services.execution.feature import ExecutionFeature
 from odfd.services.feature import Feature, Ground, worker
 from odfd.services.flows.feature import FlowsFeature
 from odfd.services.judgement.feature import JudgementFeature
-from odfd.services.node_events import DamageFound, DatasetMoved, HoldReleased, VisibilityChanged
+from odfd.services.node_events import DamageFound, DatasetDescribed, DatasetMoved, HoldReleased, VisibilityChanged
 from odfd.services.publishing.feature import PublishingFeature
 from odfd.services.transfer.feature import TransferFeature
 from odfd.services.views.data_sizes import DataSizes
 from odfd.services.views.dataset_states import DatasetStates
 from odfd.services.views.feature import ViewsFeature
-from odfd.services.volumes.feature import VolumesFeature
 
 
 class DatasetsFeature(Feature):
@@ -41,7 +40,6 @@ class DatasetsFeature(Feature):
         views: ViewsFeature,
         transfer: TransferFeature,
         publishing: PublishingFeature,
-        volumes: VolumesFeature,
         flows: FlowsFeature,
     ) -> None:
         home, context, bus = ground.home, ground.context, ground.bus
@@ -69,6 +67,7 @@ class DatasetsFeature(Feature):
             unmanaged.adopt,
             self._follow_name,
         )
+        described = in_loop(lambda dataset: bus.publish(DatasetDescribed(dataset)))
         released = in_loop(lambda dataset: bus.publish(HoldReleased(dataset)))
         self.operations = (
             DatasetService(home, self.states),
@@ -78,9 +77,7 @@ class DatasetsFeature(Feature):
             EngineMigrationService(home, execution.transform_deps, judgement.committer, context.board, context.events),
             HoldService(home, context, lambda: secrets.token_hex(8), released),
         )
-        self.controllers = (
-            DatasetController(home, self.states, volumes.volumes, flows.service, planning, self.deletion),
-        )
+        self.controllers = (DatasetController(home, self.states, described, flows.service, planning, self.deletion),)
         self.children = (worker("sizes", self.states.summing.run),)
         bus.subscribe(self._tell_of_damage, DamageFound)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from chain.instant import SECOND
 from odfd.services.feature import Feature, Ground, worker
 from odfd.services.flows.service import CheckSource, FlowController, FlowService
-from odfd.services.flows.worker import FlowWorker, FollowSettings, Labels, Perform
+from odfd.services.flows.worker import FlowWorker, FollowSettings, Perform
 from odfd.services.node_events import (
     ApplyEnded,
     DatasetMoved,
@@ -15,12 +15,13 @@ from odfd.services.node_events import (
     StatementSigned,
     VisibilityChanged,
 )
+from odfd.store.catalog import Labels
 from odfd.store.flow_runs import TYPE
 
 
 class FlowsFeature(Feature):
     def __init__(self, ground: Ground, perform: Perform, labels: Labels, check_source: CheckSource) -> None:
-        """``perform`` and ``labels``: as for ``FlowWorker``. ``check_source``: as for ``FlowService``."""
+        """``perform``: as for ``FlowWorker``. ``check_source``: as for ``FlowService``."""
         bus = ground.bus
         self.flows = FlowWorker(
             ground.home,

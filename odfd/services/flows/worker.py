@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import random
 import sqlite3
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from functools import partial
 from typing import Final, NamedTuple, TypeAlias
 
@@ -27,10 +27,10 @@ from odfd.datasets.creation import input_ids
 from odfd.errors import sole_faults
 from odfd.flows import runs
 from odfd.flows.manifest import DerivationPolicy, derivation_policy
-from odfd.flows.plan import BAD, EVERY, FlowPlan, FlowPolicy, Outcome, Record, Retry, for_dataset, is_template, selects
+from odfd.flows.plan import BAD, EVERY, FlowPlan, FlowPolicy, Outcome, Record, Retry, for_dataset, is_template
 from odfd.flows.runs import TaskEnd
 from odfd.flows.scheduler import Entry, Firing, Scheduler
-from odfd.resources.resource import Json, Resource
+from odfd.resources.selectors import selects
 from odfd.resources.store import ResourceStore
 from odfd.runtime.alarm import WallAlarm, alarm_of
 from odfd.runtime.hanging_calls import in_loop
@@ -39,7 +39,7 @@ from odfd.runtime.supervision import Life
 from odfd.services.flows.flow_subjects import about_flow
 from odfd.services.flows.push_triggers import PushTriggers
 from odfd.store import flow_runs as store
-from odfd.store.catalog import Catalog
+from odfd.store.catalog import Catalog, Labels
 from odfd.store.directory import StateDirectory
 from odfd.transform.pending import is_behind
 
@@ -73,7 +73,6 @@ class Ended(NamedTuple):
 
 
 Perform: TypeAlias = Callable[[FlowPlan, Record], Awaitable[Ended]]
-Labels: TypeAlias = Callable[[Resource], Mapping[str, Json]]
 
 
 class FollowSettings(NamedTuple):
@@ -105,10 +104,7 @@ class FlowWorker:
         ran: Callable[[str], None],
         labels: Labels,
     ) -> None:
-        """``perform``: performs one run, until the time that its record has. ``ran``: called with each flow that ran.
-
-        ``labels``: returns all labels of a dataset, including those that the node gives it.
-        """
+        """``perform``: performs a run, until the time that its record has. ``ran``: called with each flow that ran."""
         self.perform, self._ran, self._labels = perform, ran, labels
         self._home = home
         self._clock, self._events, self._logger = context.clock, context.events, context.logger
@@ -315,10 +311,7 @@ class FlowWorker:
             entry = catalog.find(dataset)
         if entry is None or entry.is_inner:
             return []
-        resource = ResourceStore(connection).with_did("Dataset", str(dataset))
-        labels = {} if resource is None else self._labels(resource)
-        owner = None if resource is None else resource.account
-        account = None if owner is None else ResourceStore(connection).account_name(owner)
+        labels, account = Catalog(connection).facts(dataset, self._labels)
         return [
             for_dataset(template, dataset)
             for template in templates

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Final
 
 import msgspec
@@ -16,7 +17,7 @@ from odfd.policy.policy import Expression, Policy, policy_of
 from odfd.policy.policy_merge import PoliciesByNetwork
 from odfd.resources.store import ResourceStore
 from odfd.store import mirror_specs
-from odfd.store.catalog import Catalog
+from odfd.store.catalog import Catalog, Labels
 from odfd.store.ledger.network_policies import NetworkPolicies
 
 VALIDATOR: Final = "Validator"
@@ -74,12 +75,13 @@ class EffectivePolicy:
 
 
 def purposes(
-    connection: sqlite3.Connection, dataset: DatasetId, policy: Policy
+    connection: sqlite3.Connection, dataset: DatasetId, policy: Policy, labels: Labels
 ) -> tuple[Expression | None, Expression | None]:
     """Returns a dataset's own terms of use and of serving: its mirror's, else a TrustPolicy's, else ``None``."""
     use, serve = mirror_specs.purposes(connection, dataset)
     if not policy.rules or (use is not None and serve is not None):
         return use, serve
-    entry = Catalog(connection).find(dataset)
-    ruled = policy.ruled("" if entry is None else entry.name)
+    catalog = Catalog(connection)
+    entry = catalog.find(dataset)
+    ruled = policy.ruled("" if entry is None else entry.name, partial(catalog.facts, dataset, labels))
     return use or ruled[0], serve or ruled[1]

@@ -19,14 +19,15 @@ from odfd.services.node_events import (
     StatementHeard,
     StatementSigned,
 )
+from odfd.store.catalog import Labels
 from odfd.trust.judgement.trust_evaluator import TrustEvaluator
 from odfd.trust.signing.owner_commit import OwnerCommitter
 
 
 class JudgementFeature(Feature):
-    def __init__(self, ground: Ground) -> None:
+    def __init__(self, ground: Ground, labels: Labels) -> None:
         home, context, bus = ground.home, ground.context, ground.bus
-        self._ground = ground
+        self._ground, self._labels = ground, labels
         self.effective_policy = EffectivePolicy(ground.in_force.settings)
         self.policy = self._read_policy()
         self._log_notes()
@@ -99,4 +100,4 @@ class JudgementFeature(Feature):
 
     def _purposes(self, dataset: DatasetId) -> tuple[Expression | None, Expression | None]:
         with self._ground.home.database.read() as connection:
-            return purposes(connection, dataset, self.policy)
+            return purposes(connection, dataset, self.policy, self._labels)

@@ -5,21 +5,29 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from odfd.services.feature import UNLABELLED, Feature, Ground, Reading, worker
-from odfd.services.node_events import DatasetMoved, ResourceTouched, StatementSigned, VisibilityChanged
+from odfd.services.node_events import (
+    DatasetDescribed,
+    DatasetMoved,
+    ResourceTouched,
+    StatementSigned,
+    VisibilityChanged,
+)
 from odfd.services.volumes.worker import VolumeController, VolumeWorker
+from odfd.store.catalog import Labels
 
 
 class VolumesFeature(Feature):
-    def __init__(self, ground: Ground) -> None:
+    def __init__(self, ground: Ground, labels: Labels) -> None:
         bus = ground.bus
         self.volumes = VolumeWorker(
-            ground.home, ground.context, lambda name: bus.publish(ResourceTouched("PersistentVolume", name))
+            ground.home, ground.context, lambda name: bus.publish(ResourceTouched("PersistentVolume", name)), labels
         )
         self.children = (worker("volumes", self.volumes.run),)
         self.controllers = (VolumeController(ground.home, self.volumes),)
         touch = self.volumes.loop.touch
         bus.subscribe(lambda each: touch(each.dataset), StatementSigned, VisibilityChanged, soon=True)
         bus.subscribe(lambda each: touch(each.dataset), DatasetMoved)
+        bus.subscribe(lambda each: self.volumes.touch(each.dataset), DatasetDescribed)
 
     def gauges(self) -> Iterator[Reading]:
         moves = self.volumes

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from enum import Enum
 from pathlib import PurePosixPath
 from typing import Annotated, Any, Final
@@ -16,7 +16,7 @@ from odfd.repositories.manifest import RepositoryPlace, place_of
 from odfd.resources import registry
 from odfd.resources.manifest import Draft, describe, parse_size
 from odfd.resources.references import refers_to
-from odfd.resources.selectors import names
+from odfd.resources.selectors import TARGETS_HELP, Facts, Targets, means
 from odfd.resources.types import OWN, ResourceType, annotation_of
 from odfd.runtime.buckets import REGION
 
@@ -73,14 +73,14 @@ class PersistentVolumeSpec(msgspec.Struct, frozen=True, kw_only=True):
 class VolumePolicy(msgspec.Struct, frozen=True, kw_only=True):
     """Selects the datasets whose slices lie in a volume."""
 
-    datasets: Annotated[tuple[str, ...], describe("Names of datasets; % stands for any text. Default: none.")] = ()
+    datasets: Annotated[Targets, describe(f"{TARGETS_HELP} Default: none.")] = ()
     cache: Annotated[str, describe("For S3: size of the local cache for queries and peers. Default: 10Gi.")] | None = (
         None
     )
 
-    def names(self, dataset: str) -> bool:
-        """Whether the slices of a dataset lie in the volume."""
-        return names(self.datasets, dataset)
+    def means(self, dataset: str, facts: Callable[[], Facts]) -> bool:
+        """Whether the slices of a dataset, by its name, lie in the volume."""
+        return means(self.datasets, dataset, facts)
 
     @property
     def cache_bytes(self) -> int:
@@ -139,6 +139,7 @@ def check_volume(draft: Draft) -> None:
         draft.attempt("spec.capacity.storage", size_of, spec.capacity.storage)
     if POLICY in draft.typed:
         draft.attempt(f"headers.annotations.{POLICY}.cache", size_of, draft.typed[POLICY].cache)
+        draft.check_targets(f"headers.annotations.{POLICY}.datasets", draft.typed[POLICY].datasets)
 
 
 PERSISTENT_VOLUME_TYPE: Final = ResourceType(

@@ -9,6 +9,7 @@ one thread at a time.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
+from functools import partial
 from typing import Final
 
 import msgspec
@@ -27,7 +28,7 @@ from odfd.resources.resource import Resource
 from odfd.services.volumes.manifest import policy_of, size_of
 from odfd.services.volumes.volume_paths import damaged_fault
 from odfd.services.volumes.volumes import OpenVolume, Volumes
-from odfd.store.catalog import Catalog, DatasetEntry
+from odfd.store.catalog import Catalog, DatasetEntry, Labels
 from odfd.store.directory import StateDirectory
 
 FULL: Final = "volume-full"
@@ -55,8 +56,8 @@ class _Seen(msgspec.Struct, frozen=True):
 class VolumeMover:
     """Moves slices between the state directory of one node and its volumes."""
 
-    def __init__(self, home: StateDirectory, volumes: Volumes, step: Step = no_step) -> None:
-        self._home, self._volumes, self._step = home, volumes, step
+    def __init__(self, home: StateDirectory, volumes: Volumes, labels: Labels, step: Step = no_step) -> None:
+        self._home, self._volumes, self._step, self._labels = home, volumes, step, labels
         self._objects, self._index = home.objects, home.objects.volumes
         self._seen: dict[tuple[str, DatasetId], _Seen] = {}
         """By volume and dataset: up to which block slices were moved there, or wait."""
@@ -103,7 +104,8 @@ class VolumeMover:
                 if entry is None:
                     continue
                 named = _volume_of(catalog.resource_of(entry.id))
-                first = next((place for place, each in enumerate(policies) if each.names(entry.name)), None)
+                facts = partial(catalog.facts, entry.id, self._labels)
+                first = next((place for place, each in enumerate(policies) if each.means(entry.name, facts)), None)
                 if named == volumes[at].id if named is not None else first == at:
                     wanted[bytes(entry.id)] = entry
                 else:

@@ -27,6 +27,7 @@ from odfd.runtime.supervision import Life
 from odfd.services.volumes.manifest import FIXED
 from odfd.services.volumes.mover import VolumeMover, VolumeState
 from odfd.services.volumes.volumes import Volumes
+from odfd.store.catalog import Labels
 from odfd.store.directory import StateDirectory
 
 START_SECONDS: Final = 5.0
@@ -37,10 +38,10 @@ AGAIN_SECONDS: Final = 60.0
 class VolumeWorker:
     """Moves slices for all volumes of one node."""
 
-    def __init__(self, home: StateDirectory, context: Context, changed: Callable[[str], None]) -> None:
+    def __init__(self, home: StateDirectory, context: Context, changed: Callable[[str], None], labels: Labels) -> None:
         """``changed``: called with the name of a volume whose state changed."""
         self.volumes = Volumes(home)
-        self._mover = VolumeMover(home, self.volumes, _cancellable)
+        self._mover = VolumeMover(home, self.volumes, labels, _cancellable)
         self._index = home.objects.volumes
         self._events = context.events
         self.loop: KeyedReconcileLoop[DatasetId] = KeyedReconcileLoop(self._round, start_after=START_SECONDS)
@@ -57,7 +58,7 @@ class VolumeWorker:
         await self.loop.run(life)
 
     def touch(self, dataset: DatasetId) -> None:
-        """Marks a dataset whose declaration may name another volume. Called from the event loop."""
+        """Marks a dataset that may belong in another volume. Called from the event loop."""
         if self.states:
             self.loop.touch(dataset)
 

@@ -33,6 +33,7 @@ from odfd.services.webhooks.webhook_deliveries import (
     WebhookDeliveries,
     WebhookState,
 )
+from odfd.store.catalog import Labels
 from odfd.store.directory import StateDirectory
 from odfd.store.webhook_delivery import CallRecord, signed_headers
 from odfd.store.webhook_target import signing_key
@@ -51,10 +52,11 @@ class WebhookWorker:
         context: Context,
         inside: Callable[[], tuple[IpNetwork, ...]],
         new_id: Callable[[], str],
+        labels: Labels,
     ) -> None:
         """``inside``: returns the networks outside the Internet in which targets may be."""
         self._inside = inside
-        self._deliveries = WebhookDeliveries(home, new_id)
+        self._deliveries = WebhookDeliveries(home, new_id, labels)
         self._clock, self._events = context.clock, context.events
         self.loop: KeyedReconcileLoop[DatasetId] = KeyedReconcileLoop(self._round, start_after=START_SECONDS)
         self._targets: Sequence[CallTarget] | None = None

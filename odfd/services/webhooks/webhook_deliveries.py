@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 import sqlite3
 from collections.abc import Callable, Collection, Iterable, Sequence
+from functools import partial
 from typing import Final, NamedTuple
 
 import msgspec
@@ -29,7 +30,7 @@ from odfd.resources.store import ResourceStore
 from odfd.services.webhooks.flow_call import FlowRun, call_of, event_text
 from odfd.store import webhook_calls as store
 from odfd.store.catalog import TYPE as DATASET
-from odfd.store.catalog import Catalog
+from odfd.store.catalog import Catalog, Labels
 from odfd.store.directory import StateDirectory
 from odfd.store.webhook_delivery import (
     CallRecord,
@@ -87,8 +88,8 @@ class _Standing(NamedTuple):
 class WebhookDeliveries:
     """Manages the deliveries of one node. Called from worker threads."""
 
-    def __init__(self, home: StateDirectory, new_id: Callable[[], str]) -> None:
-        self._home, self._new_id = home, new_id
+    def __init__(self, home: StateDirectory, new_id: Callable[[], str], labels: Labels) -> None:
+        self._home, self._new_id, self._labels = home, new_id, labels
         self._random = random.SystemRandom()
 
     def state(self, target: Resource) -> WebhookState:
@@ -226,9 +227,11 @@ class WebhookDeliveries:
     def _begin(self, connection: sqlite3.Connection, target: Resource, calls: CallRecord | None) -> CallRecord:
         """Starts notifications with the changes after the target's declaration."""
         policy, known = policy_of(target.annotations), set(store.datasets(connection, target.id))
-        for entry in Catalog(connection).entries():
+        catalog = Catalog(connection)
+        for entry in catalog.entries():
             head = notified_head(self._home.chains.chain(entry.id).head())
-            is_new = head is not None and policy.names(entry.name) and str(entry.id) not in known
+            facts = partial(catalog.facts, entry.id, self._labels)
+            is_new = head is not None and policy.means(entry.name, facts) and str(entry.id) not in known
             if is_new and self._may_learn(connection, target, str(entry.id)):
                 store.keep(connection, target.id, str(entry.id), NotifiedDataset(name=entry.name, head=head), None)
         begun = CallRecord(generation=target.generation, dead=0 if calls is None else calls.dead)
@@ -285,7 +288,8 @@ class WebhookDeliveries:
         event = event_of(before, here.head)
         if event is None or (held is not None and held.delivery is not None):
             return
-        if held is None and not target.policy.names(name):
+        facts = partial(Catalog(connection).facts, DatasetId.parse(dataset), self._labels)
+        if held is None and not target.policy.means(name, facts):
             return
         if not target.policy.wants(event) or _is_called_by_flows(connection, target.resource):
             self._record(connection, target.resource.id, dataset, NotifiedDataset(name=name, head=here.head))

@@ -6,6 +6,7 @@ import shutil
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, Final, cast
 
@@ -119,6 +120,7 @@ def test_a_volume_on_such_a_mount_is_away(mount: Mount, tmp_path: Path, monkeypa
 OWNER: Final = DatasetId.from_public_key(bytes(32))
 AT: Final = Instant(10**15)
 CONTENTS: Final = tuple(bytes([number]) * (70_000 + number) for number in range(3))
+LABELS: Final = attrgetter("labels")
 NAMES: Final = tuple(map(Multihash.sha3_256, CONTENTS))
 STEPS: Final = (
     *("volume-begun", "volume-copied", "volume-switched", "volume-alone"),
@@ -170,7 +172,7 @@ def declare(home: StateDirectory, spec: dict[str, Any], datasets: Sequence[str] 
 def moved(home: StateDirectory, volume: Resource, step: Any = no_step) -> tuple[VolumeState, Volumes]:
     """After a round of a process that just started."""
     volumes = Volumes(home)
-    return VolumeMover(home, volumes, step).round(0, [volume], None), volumes
+    return VolumeMover(home, volumes, LABELS, step).round(0, [volume], None), volumes
 
 
 def all_are_whole(home: StateDirectory) -> bool:
@@ -237,7 +239,7 @@ def test_a_crash_at_any_point_leaves_each_slice_whole(
         assert all_are_whole(home), reached
         home.objects.holds.next_collection()
         home.objects.holds.next_collection()
-        state = VolumeMover(home, volumes).round(0, [volume], None)
+        state = VolumeMover(home, volumes, LABELS).round(0, [volume], None)
         assert (state.fault, state.waiting, all_are_whole(home)) == (None, 0, True)
         assert local(home) == (0 if way == "there" else 3)
         usage = home.objects.volumes.usage(volume.id)
@@ -250,7 +252,7 @@ def test_what_somebody_may_be_reading_stays_until_it_is_given_back(home: StateDi
     lent = home.objects.path(NAMES[0])
     with lent.open("rb") as reader, home.objects.holds.hold(NAMES[1:2]):
         volumes = Volumes(home)
-        mover, volume = VolumeMover(home, volumes), declare(home, disk)
+        mover, volume = VolumeMover(home, volumes, LABELS), declare(home, disk)
         state = mover.round(0, [volume], None)
         assert (state.moved, state.waiting, local(home)) == (1, 2, 2)
         assert lent.is_file()
@@ -282,13 +284,24 @@ def test_a_volume_that_is_away_fails_reads_by_name_and_nothing_else(home: StateD
     assert all_are_whole(home)
 
 
+def test_labels_select_what_is_moved_to_a_volume(home: StateDirectory, disk: dict[str, Any]) -> None:
+    volume, mover = declare(home, disk, ("c% env=prod",)), VolumeMover(home, Volumes(home), LABELS)
+    assert mover.round(0, [volume], None).moved == 0
+    with home.database.write() as connection:
+        store = ResourceStore(connection)
+        held = store.with_did("Dataset", str(OWNER))
+        assert held is not None
+        store.put(msgspec.structs.replace(held, labels={"env": "prod"}), AT)
+    assert mover.round(0, [volume], {OWNER}).moved == len(NAMES)
+
+
 def test_copies_that_somebody_may_be_reading_are_counted_until_they_go(
     home: StateDirectory, disk: dict[str, Any]
 ) -> None:
     _, volumes = moved(home, declare(home, disk))
     assert all_are_whole(home), "paths were handed out"
     back = declare(home, disk, ())
-    mover = VolumeMover(home, volumes)
+    mover = VolumeMover(home, volumes, LABELS)
     state = mover.round(0, [back], None)
     assert (state.returned, state.waiting, state.remaining) == (3, 0, 3)
     home.objects.holds.next_collection()
@@ -477,7 +490,7 @@ def test_a_bucket_holds_slices_and_a_bounded_cache_reads_them(home: StateDirecto
             ResourceStore(connection).put_all([keys, volume], AT)
         now = [0.0]
         volumes = Volumes(home, lambda: now[0])
-        state = VolumeMover(home, volumes).round(0, [volume], None)
+        state = VolumeMover(home, volumes, LABELS).round(0, [volume], None)
         assert (state.fault, state.moved, local(home)) == (None, 3, 0)
         first = home.objects.path(NAMES[0])
         assert first.read_bytes() == CONTENTS[0]
@@ -498,7 +511,7 @@ def test_a_bucket_holds_slices_and_a_bounded_cache_reads_them(home: StateDirecto
         back = msgspec.structs.replace(volume, annotations={})
         home.objects.holds.next_collection()
         home.objects.holds.next_collection()
-        state = VolumeMover(home, volumes).round(0, [back], None)
+        state = VolumeMover(home, volumes, LABELS).round(0, [back], None)
         assert (state.fault, state.returned, local(home)) == (None, 3, 3)
         assert home.objects.volumes.usage(volume.id) == (0, 0, 0)
 

@@ -151,14 +151,25 @@ def test_one_is_given_up_after_a_day_and_some_attempts() -> None:
     assert not is_dead(delivery(attempts=10_000), Instant(late - 1))
 
 
-def test_a_policy_names_datasets_and_events() -> None:
+def test_a_policy_selects_datasets_and_names_events() -> None:
+    def is_meant(policy: WebhookPolicy, name: str, labels: dict[str, str] | None = None, account: str = "") -> bool:
+        return policy.means(name, lambda: (labels or {}, account or None))
+
     policy = WebhookPolicy(datasets=("food.%", "a%z", "x.y"), events=("dataset.created",))
     named = ["food.fx", "Food.", "abcz", "az", "x.y"]
-    assert all(policy.names(each) for each in named)
-    assert not any(policy.names(each) for each in ("food", "abcz.a", "xay", "seafood.x"))
+    assert all(is_meant(policy, each) for each in named)
+    assert not any(is_meant(policy, each) for each in ("food", "abcz.a", "xay", "seafood.x"))
+    selecting = WebhookPolicy(datasets=('f% {"$or": [{"env": "prod"}, {"env": "test"}]}', "% env=old,!kept", "bob/%"))
+    prod, old = {"env": "prod"}, {"env": "old"}
+    assert is_meant(selecting, "food", prod)
+    assert is_meant(selecting, "sales", old)
+    assert is_meant(selecting, "sales", account="Bob")
+    assert not is_meant(selecting, "sales", prod)
+    assert not is_meant(selecting, "sales", old | {"kept": "1"}, "alice")
+    assert not is_meant(WebhookPolicy(datasets=("not a (pattern",)), "not"), "one of before they were checked"
     assert policy.wants("dataset.created")
     assert not policy.wants("dataset.deleted")
-    assert WebhookPolicy().names("any")
+    assert is_meant(WebhookPolicy(), "any")
     assert WebhookPolicy().wants("dataset.deleted")
 
 
