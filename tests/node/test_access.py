@@ -264,6 +264,30 @@ async def test_a_maintainer_does_not_take_a_dataset_over(world: World) -> None:
         assert (await asking.ask(BOB, "POST", one + "/rename", {"name": "his"}))[0] == 200
 
 
+async def test_a_list_with_what_is_of_others_is_applied_again_while_that_is_unchanged(world: World) -> None:
+    """Nothing at all is done about what is as it is printed, and no chain is set back."""
+    mine = "$schema: VariableSet\nheaders: {name: mine}\nspec: {variables: {x: '%s'}}\n"
+    async with world.running("node", private=True) as node:
+        asking = await settled(node)
+        await asking.apply(ALICE, GRANT.format(name="g", who="bob", role="reader", what="hers"))
+        await asking.apply(BOB, mine % 1)
+        _, listed = await asking.ask(BOB, "GET", "/dataset/v1alpha1/datasets")
+        assert {each["headers"]["name"] for each in listed["items"]} == {"hers"}
+        size = node.size("alice/hers")
+        result = await asking.apply(BOB, *map(json.dumps, listed["items"]), mine % 2)
+        assert {(each.name, each.action) for each in result.items} == {
+            ("hers", "unchanged"), ("mine", "updated"),
+        }  # fmt: skip
+        assert node.size("alice/hers") == size
+        for part, change in (("headers", {"labels": {"by": "bob"}}), ("spec", {"metadata": [{"kind": "SetInfo"}]})):
+            wrong = [
+                each | {part: each[part] | change} for each in listed["items"] if each["headers"]["name"] == "hers"
+            ]
+            with pytest.raises(Fault) as refused:
+                await asking.apply(BOB, *map(json.dumps, wrong), mine % 3)
+            assert refused.value.rule == "access-role"
+
+
 async def test_a_statement_ends_when_its_author_loses_the_object(world: World) -> None:
     async with world.running("node", private=True) as node:
         asking = await settled(node)

@@ -7,7 +7,7 @@ its own, so it learns nothing of those of others.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -26,7 +26,7 @@ from odfd.portals.manifest import TYPE as PORTAL
 from odfd.resources.label_schemas import ACCESS
 from odfd.resources.manifest import Draft
 from odfd.resources.plan import APPLY
-from odfd.resources.references import ANY, FinalState, reference_key, references_of
+from odfd.resources.references import ANY, FinalState, reference_key, references_of, with_names
 from odfd.resources.registry import ACTING, OF_ACCOUNTS, OWNER
 from odfd.resources.resource import Resource
 from odfd.resources.selectors import is_pattern
@@ -48,14 +48,22 @@ async def apply(call: Call, request: wire.ApplyRequest) -> wire.TaskRef:
     return ref
 
 
-def _judge(guard: Guard, drafts: Sequence[Draft]) -> None:
-    """Raises a fault for the first thing that the account may not apply. Blocking."""
+def _judge(guard: Guard, drafts: Sequence[Draft]) -> Mapping[int, wire.ApplyItem]:
+    """Raises a fault for the first thing that the account may not apply. Blocking.
+
+    Returns items of what it may only read and which is here as it is written, so that a list that it got is applied.
+    """
+    settled = {}
     with guard.home.database.read() as connection:
         by = _Judged(guard, guard.state(), ResourceStore(connection), drafts)
-        for draft in drafts:
+        for at, draft in enumerate(drafts):
             for fault in _faults(by, draft):
+                if (held := by.find_unchanged(draft)) is not None:
+                    settled[at] = wire.ApplyItem(kind=held.type.lower(), name=held.name, action="unchanged", id=held.id)
+                    break
                 fault.place = fault.place or draft.place("headers.name")
                 raise fault
+    return settled
 
 
 class _Judged:
@@ -124,6 +132,18 @@ class _Judged:
             found = self.store.find_named(kind, headers.name, owner) if is_account else None
         is_known = found is not None and found.type == kind and self.guard.role_of(self.state, found.id) is not None
         return found if is_known else None
+
+    def find_unchanged(self, draft: Draft) -> Resource | None:
+        """Returns what the subject may read and the manifest states as it is printed; ``None`` if it says more."""
+        held, headers = self.find_visible(draft), draft.headers
+        if held is None or self.guard.denial(self.state, held.id, Action.READ, held.name) is not None:
+            return None
+        said = headers.name, self.home(draft), headers.labels or {}, headers.annotations or {}
+        is_same = said == (held.name, held.account, held.labels, held.annotations)
+        if held.spec is None or not is_same:
+            return None
+        stands = with_names(draft.type.layout, held.spec, held.references)
+        return held if plain_of(draft.spec) in (stands, {**stands, "did": held.did}) else None
 
 
 def _faults(by: _Judged, draft: Draft) -> Iterator[Fault]:

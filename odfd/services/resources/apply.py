@@ -47,8 +47,9 @@ TAKE_UP_SECONDS: Final = 30.0
 """Longest time for which an apply waits until what it recorded is in force; the next start does what is left."""
 
 
-def _anything(_: Sequence[Draft]) -> None:
+def _anything(_: Sequence[Draft]) -> Mapping[int, wire.ApplyItem]:
     """Allows everything, as for the node's owner."""
+    return {}
 
 
 class ApplyTerms(msgspec.Struct, frozen=True, kw_only=True):
@@ -56,8 +57,11 @@ class ApplyTerms(msgspec.Struct, frozen=True, kw_only=True):
 
     account: str | None = None
     """Id of the account that gets new resources that name no account; ``None`` for the node's owner."""
-    judge: Callable[[Sequence[Draft]], None] = _anything
-    """Raises a fault if the manifests may not be applied. Called in worker threads."""
+    judge: Callable[[Sequence[Draft]], Mapping[int, wire.ApplyItem]] = _anything
+    """Raises a fault if the manifests may not be applied. Called in worker threads.
+
+    Returns the items of those, by their places, of which nothing is done, since they are here as they are written.
+    """
 
 
 OWNERS: Final = ApplyTerms()
@@ -163,7 +167,7 @@ class ApplyOperation:
         if request.prune is not None:
             named = {(each.after.type, each.after.key) for each in planned}
             items += await prune(self._declarations, request, named)
-        return wire.ApplyResult(items=(*items, *found.failed), dry_run=request.dry_run)
+        return wire.ApplyResult(items=(*items, *found.others), dry_run=request.dry_run)
 
     async def _tell(self, done: Sequence[_Prepared]) -> None:
         """Lets controllers follow what changed, and reports it."""
@@ -195,13 +199,15 @@ class ApplyOperation:
         plan = self._plan_of(request, terms)
         if request.on_error == "skip":
             found = possible(request.manifests, plan)
-            terms.judge(found.drafts)
-            return found
-        drafts = read_drafts(request.manifests)
-        terms.judge(drafts)
-        if request.generation is not None and len(drafts) != 1:
+        else:
+            found = Possible(read_drafts(request.manifests), (), ())
+        settled = terms.judge(found.drafts)
+        if request.generation is not None and len(found.drafts) != 1:
             raise Invalid("a generation is that of one resource", rule="request", hint="apply them one by one")
-        return Possible(drafts, plan(drafts), ())
+        if request.on_error == "skip" and not settled:
+            return found
+        drafts = [draft for at, draft in enumerate(found.drafts) if at not in settled]
+        return Possible(drafts, plan(drafts), (*found.others, *settled.values()))
 
     async def _perform(
         self, request: wire.ApplyRequest, planned: Sequence[PlannedResource], drafts: Sequence[Draft], report: Report

@@ -97,8 +97,8 @@ class Possible(msgspec.Struct, frozen=True):
 
     drafts: Sequence[Draft]
     planned: Sequence[PlannedResource]
-    failed: Sequence[wire.ApplyItem]
-    """Items of the others, each with its fault."""
+    others: Sequence[wire.ApplyItem]
+    """Items of the others: each with its fault, or of what is here as it is written."""
 
 
 def possible(texts: Sequence[wire.ManifestText], plan: Plan) -> Possible:
