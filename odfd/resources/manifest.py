@@ -25,10 +25,10 @@ from chain.ids import parse_own_name
 from chain.model.wire import Extra
 from odfd.resources.label_schemas import by_short_name, twice, wrong_values
 from odfd.resources.references import in_short_form
-from odfd.resources.registry import ODF, OURS
+from odfd.resources.registry import OURS
 from odfd.resources.resource import UUID
 from odfd.resources.selectors import parse_target
-from odfd.resources.types import RFC_018, RFC_019, UNSUPPORTED, Remarks, ResourceType, TypeRegistry, beyond
+from odfd.resources.types import RFC_018, RFC_019, SUFFIX, UNSUPPORTED, Remarks, ResourceType, TypeRegistry, beyond
 
 SCHEMA: Final = "$schema"
 PARTS: Final = (SCHEMA, "headers", "spec", "status")
@@ -139,11 +139,6 @@ def is_resource(node: Node) -> bool:
     return isinstance(node.value, dict) and SCHEMA in node.value
 
 
-def _names_the_format(node: Node) -> bool:
-    """Whether a manifest names its schema by a URI of ODF, and not by the short name, which stands for all fields."""
-    return isinstance(node.value, dict) and str(node.value[SCHEMA].value).startswith(ODF)
-
-
 def read_resource(node: Node, source: str, registry: TypeRegistry) -> tuple[Draft | None, list[Mistake]]:
     """Reads a document that ``is_resource`` accepts. Returns no draft if there are mistakes."""
     binding = Binding(more_kinds=MORE_KINDS, more_fields=MORE_FIELDS)
@@ -179,7 +174,8 @@ def read_resource(node: Node, source: str, registry: TypeRegistry) -> tuple[Draf
         binding.mistakes[:] = [_with_clause(kind, each) for each in binding.mistakes]
     if binding.mistakes or kind is None or spec is None or not isinstance(headers, ResourceHeaders):
         return None, binding.mistakes
-    if _names_the_format(node) and kind.schema_of(plain_of(spec)) == kind.own_uri:
+    named = str(node.value[SCHEMA].value).removesuffix(SUFFIX) if isinstance(node.value, dict) else ""
+    if named == kind.uri != kind.own_uri and kind.schema_of(plain_of(spec)) == kind.own_uri:
         warnings.append(f"it is not valid by {kind.uri}, which has fewer fields: $schema: {kind.own_uri} has all")
     draft = Draft(
         type=kind, headers=headers, spec=spec, typed=typed, binding=binding, source=source, warnings=tuple(warnings)
