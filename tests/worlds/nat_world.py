@@ -15,15 +15,20 @@ import subprocess
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from threading import Thread
-from typing import Final, Generic, TypeVar
+from threading import Thread, local
+from typing import Any, Final, Generic, TypeVar
 
 import trio
+from outcome import Outcome
+from trio._core import _thread_cache
+from trio._core._thread_cache import ThreadCache
 
 T = TypeVar("T")
 CLONE_NEWNET: Final = 0x40000000
 _NUMBERS: Final = itertools.count(1)
 _LIBC: Final = ctypes.CDLL(None, use_errno=True)
+_here: Final = local()
+"""Of a thread that entered a place: ``workers``."""
 
 _TRANSLATE: Final = """
 table ip nat {
@@ -92,6 +97,24 @@ class Place:
         return Running(self, function, args)
 
 
+class _Workers(ThreadCache):
+    """Idle threads of trio, those of each place for themselves.
+
+    A thread is born in the namespace of who begins it, and trio gives an idle one to any loop of the process. One that
+    a place began would open sockets there for tests that know of no place, for as long as it is never idle for long.
+    """
+
+    def start_thread_soon(
+        self, fn: Callable[[], Any], deliver: Callable[[Outcome[Any]], object], name: str | None = None
+    ) -> None:
+        there: ThreadCache | None = getattr(_here, "workers", None)
+        start = super().start_thread_soon if there is None else there.start_thread_soon
+        start(fn, deliver, name)
+
+
+_thread_cache.THREAD_CACHE = _Workers()
+
+
 class Running(Thread, Generic[T]):
     """An async function at work in a place. ``result`` waits for its end and raises what it raised."""
 
@@ -105,6 +128,7 @@ class Running(Thread, Generic[T]):
     def run(self) -> None:
         try:
             enter(self._place.name)
+            _here.workers = ThreadCache()
             self._outcome = trio.run(self._function, *self._args)
         except BaseException as error:  # noqa: BLE001 - raised again where it is waited for
             self._error = error

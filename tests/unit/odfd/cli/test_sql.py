@@ -230,13 +230,17 @@ class Listener:
             head = wire.QueryHead(pins=(), standing="data", standings=())
             connection.sendall(frame(HEAD, msgspec.json.encode(head)) + frame(COLUMNS, b'[["n","int64"]]'))
             rows = 5_000 if b"many" in asked else 1
-            for start in range(0, rows, 1000):
-                some = [[n] for n in range(start, min(start + 1000, rows))]
-                connection.sendall(frame(PLAIN, msgspec.json.encode(some)))
-            if b"endless" in asked:
-                self.begun.set()
-                with suppress(ConnectionResetError):  # who leaves may not have read all
+            try:
+                for start in range(0, rows, 1000):
+                    some = [[n] for n in range(start, min(start + 1000, rows))]
+                    connection.sendall(frame(PLAIN, msgspec.json.encode(some)))
+                if b"endless" in asked:
+                    self.begun.set()
                     assert connection.recv(1) == b""
+                    self.left.set()
+                    return
+            except ConnectionError:  # who leaves may not have read all
+                self.begun.set()
                 self.left.set()
                 return
             connection.sendall(frame(END, msgspec.json.encode(wire.QueryEnd(rows=rows))))
