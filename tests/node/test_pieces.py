@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any
@@ -29,9 +30,16 @@ from worlds.node_world import Node, World
 PIECE = 128
 
 
+def hear_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However slow this machine is, nobody gives up to hear from others and takes all from the publisher."""
+    monkeypatch.setattr(swarm_fetcher, "FIRST_WORD", math.inf)
+    monkeypatch.setattr(piece_fetcher, "LIST_PATIENCE", math.inf)
+
+
 @pytest.fixture
 def taken(monkeypatch: pytest.MonkeyPatch) -> Counter[tuple[str, str]]:
     """Pieces by taker and giver. Each slice is large, and has pieces of some bytes."""
+    hear_all(monkeypatch)
     monkeypatch.setattr(object_fetcher, "LEAST", 1)
     monkeypatch.setattr(object_fetcher, "LARGE_OBJECT", 1)
     monkeypatch.setattr(swarm_parts, "LARGE_OBJECT", 1)
@@ -227,6 +235,7 @@ DAYS = 7
 @pytest.fixture
 def taken_small(monkeypatch: pytest.MonkeyPatch) -> Counter[tuple[str, str]]:
     """Pieces by taker and giver. Each slice is a piece, and nothing is too small."""
+    hear_all(monkeypatch)
     monkeypatch.setattr(object_fetcher, "LEAST", 1)
     monkeypatch.setattr(swarm_fetcher, "PIECE", 1)
     taken_small: Counter[tuple[str, str]] = Counter()

@@ -19,7 +19,6 @@ from threading import Thread, local
 from typing import Any, Final, Generic, TypeVar
 
 import trio
-from outcome import Outcome
 from trio._core import _thread_cache
 from trio._core._thread_cache import ThreadCache
 
@@ -105,7 +104,7 @@ class _Workers(ThreadCache):
     """
 
     def start_thread_soon(
-        self, fn: Callable[[], Any], deliver: Callable[[Outcome[Any]], object], name: str | None = None
+        self, fn: Callable[[], Any], deliver: Callable[[Any], object], name: str | None = None
     ) -> None:
         there: ThreadCache | None = getattr(_here, "workers", None)
         start = super().start_thread_soon if there is None else there.start_thread_soon

@@ -87,7 +87,7 @@ def stopped_at_what_lasts() -> Iterator[None]:
 
     def stop(what: str) -> None:
         with lock:  # of two threads that are at a step, the other one comes to it later
-            os.write(pipe, f"{what}\n".encode())
+            os.write(pipe, f"{os.getpid()} {what}\n".encode())
             signal.pthread_kill(threading.get_ident(), signal.SIGSTOP)  # it returns when all threads go on
 
     run = Database._run
@@ -102,15 +102,15 @@ def stopped_at_what_lasts() -> Iterator[None]:
         yield
 
 
-def follow_steps(fifo: Path, pid_of: Callable[[], int]) -> Iterator[str]:
+def follow_steps(fifo: Path) -> Iterator[str]:
     """Yields the steps of a process that has ``STOP_LASTING``, which is stopped meanwhile, until it ends."""
     with fifo.open() as told, suppress(ProcessLookupError, FileNotFoundError):  # it is killed at the end
         for line in told:
-            pid = pid_of()
-            while not is_stopped(pid):  # it is a few instructions away
+            pid, _, step = line.rstrip("\n").partition(" ")
+            while not is_stopped(int(pid)):  # it is a few instructions away
                 os.sched_yield()
-            yield line.rstrip("\n")
-            os.kill(pid, signal.SIGCONT)
+            yield step
+            os.kill(int(pid), signal.SIGCONT)
 
 
 def is_stopped(pid: int) -> bool:

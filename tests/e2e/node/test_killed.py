@@ -529,7 +529,7 @@ def test_an_upgrade_that_is_killed_anywhere_ends_as_one_that_is_not(
 
     with ThreadPoolExecutor(1) as pool:
         ended = pool.submit(upgrade)
-        told = follow_steps(tmp_path / "steps", lambda: upgraded.process.pid)
+        told = follow_steps(tmp_path / "steps")
         steps, left = copies_of_steps(told, upgraded.state, tmp_path / "left")
         assert ended.result()
     for state in left:
@@ -572,7 +572,7 @@ def test_a_restore_that_is_killed_anywhere_leaves_nothing_or_all(
     ends: list[bool] = []
 
     def followed() -> Iterator[str]:
-        for step in follow_steps(tmp_path / "steps", lambda: process.pid):
+        for step in follow_steps(tmp_path / "steps"):
             ends.append(again.exists() and any(again.iterdir()))
             yield step
 
