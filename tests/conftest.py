@@ -8,7 +8,7 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, Final
@@ -114,6 +114,27 @@ def tmp_path(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
         if request.node.stash.get(FAILED, False):
             kept = tmp_path_factory.mktemp(name)
             shutil.copytree(memory, kept, symlinks=True, ignore=_no_files, dirs_exist_ok=True)
+
+
+@pytest.fixture(scope="session")
+def forking() -> Iterator[Any]:
+    """The server of this process that forks programs, from the first test that needs one to the end. It is made here: a
+    fixture that two folders import is made for each of them."""
+    from worlds.forked import Forking
+
+    made = Forking()
+    yield made
+    made.close()
+
+
+@pytest.fixture(scope="session")
+def shared_spark() -> Iterator[Path]:
+    """The socket of an engine of this process, made as ``forking`` is. The path of a socket has 107 bytes at most, and
+    folders of tests have long names."""
+    from worlds.shared_spark import open_engine
+
+    with tempfile.TemporaryDirectory(prefix="odfd-spark-") as folder, open_engine(Path(folder)) as socket_of_engine:
+        yield socket_of_engine
 
 
 @cache

@@ -14,12 +14,11 @@ import pytest
 
 from worlds import documents
 from worlds.certificates import certified
-from worlds.daemons import INSTALLED, forking, shared_spark
+from worlds.daemons import INSTALLED
 from worlds.eventually import PATIENCE
 from worlds.forked import Forked, Forking
 from worlds.shared_spark import SOCKET
 
-__all__ = ["forking", "shared_spark"]
 HERE = Path(__file__).parent
 TREE = HERE.parents[1]
 """Whose programs run, wherever they are installed from."""

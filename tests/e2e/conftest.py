@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from worlds.daemons import forking, golden, make_daemon, make_with_spark, shared_spark
+from worlds.daemons import golden, make_daemon, make_with_spark
 
-__all__ = ["forking", "golden", "make_daemon", "make_with_spark", "shared_spark"]
+__all__ = ["golden", "make_daemon", "make_with_spark"]

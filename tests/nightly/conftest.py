@@ -1,5 +1,5 @@
 from __future__ import annotations
 
-from worlds.daemons import forking, golden, make_daemon
+from worlds.daemons import golden, make_daemon
 
-__all__ = ["forking", "golden", "make_daemon"]
+__all__ = ["golden", "make_daemon"]

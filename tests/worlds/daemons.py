@@ -11,7 +11,6 @@ import signal
 import socket
 import subprocess
 import sys
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -24,7 +23,7 @@ from odfd.cli import main
 from odfd.cli.kinds import with_state
 from worlds.eventually import PATIENCE
 from worlds.forked import Descriptor, Forked, Forking
-from worlds.shared_spark import SOCKET, open_engine
+from worlds.shared_spark import SOCKET
 
 TREE = Path(__file__).parents[2]
 INSTALLED = [sys.executable, "-m", "odfd.daemon.main", "run", "--state"]
@@ -199,14 +198,6 @@ class Daemon:
         return self.process is not None and self.process.poll() is None and self.said("status").code == 0
 
 
-@pytest.fixture(scope="session")
-def forking() -> Iterator[Forking]:
-    """The server of this process, from the first test that needs one to the end."""
-    made = Forking()
-    yield made
-    made.close()
-
-
 @pytest.fixture
 def make_daemon(tmp_path: Path, forking: Forking) -> Iterator[Callable[..., Daemon]]:
     made: list[Daemon] = []
@@ -219,14 +210,6 @@ def make_daemon(tmp_path: Path, forking: Forking) -> Iterator[Callable[..., Daem
     yield make
     for daemon in made:
         daemon.close()
-
-
-@pytest.fixture(scope="session")
-def shared_spark() -> Iterator[Path]:
-    """The socket of an engine of this process, from the first test that needs one to the end. The path of a socket has
-    107 bytes at most; folders of tests have long names."""
-    with tempfile.TemporaryDirectory(prefix="odfd-spark-") as folder, open_engine(Path(folder)) as socket_of_engine:
-        yield socket_of_engine
 
 
 @pytest.fixture
