@@ -181,10 +181,11 @@ class Scheduler:
     def request(self, key: str, now: Instant, by: str = "") -> Record:
         """Adds a run of the plan ``key``, which exists, because an account asks for it. Returns the record to store.
 
+        A failed run that waits to be tried again is tried now: who asks may have mended what it failed by.
         ``by``: the id of the account, empty for the node's owner.
         """
         entry = self._entries[key]
-        record = entry.record
+        record = entry.record = msgspec.structs.replace(entry.record, retry_at=None)
         if len(record.owed) < MOST_OWED:
             asked = {**record.asked, now: by}
             entry.record = msgspec.structs.replace(record, owed=(*record.owed, now), asked=asked)

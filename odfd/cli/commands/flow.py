@@ -55,7 +55,8 @@ def _resumed_text(row: wire.ResourceManifest) -> str:
     argument("name", metavar="NAME", help="name of a flow with a trigger of kind Manual"),
     argument("--target", metavar="DATASET", help="of a flow of many datasets: this one only"),
     help="run a flow now",
-    description="Run a flow as soon as it may, whatever else causes runs of it; a paused one when it continues.",
+    description="Run a flow as soon as it may, whatever else causes runs of it; a paused one when it continues. A"
+    " failed run that waits to be tried again is tried at once.",
     example="fx-daily",
 )
 def _run(session: Session, args: argparse.Namespace) -> None:

@@ -674,6 +674,18 @@ def test_a_run_that_a_person_asks_for_is_made_once_over_a_start() -> None:
     assert len(life.ran) == 2
 
 
+def test_a_request_does_not_wait_until_a_failed_run_is_tried_again() -> None:
+    life = Life()
+    life.put(msgspec.structs.replace(plan(), schedule=None, policy=FlowPolicy(retry=Retry(least=3600 * SECOND))))
+    life.kept["d0"] = life.scheduler.request("d0", life.now)
+    life.until(10, Outcome.FAILED)
+    assert (len(life.ran), life.kept["d0"].retry_at is None) == (1, False)
+    life.kept["d0"] = life.scheduler.request("d0", life.now)
+    life.until(10)
+    assert len(life.ran) == 3, "that one, and the one that was asked for"
+    assert life.scheduler.next_time() is None
+
+
 @pytest.mark.parametrize(
     ("backoff", "pauses"), [("None", [10, 10, 10]), ("Linear", [10, 20, 25]), ("Exponential", None)]
 )
