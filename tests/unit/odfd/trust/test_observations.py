@@ -465,6 +465,12 @@ def test_who_may_write_and_in_which_epoch(said: HeadStatement, by: SigningKey, o
     assert admitted(said, by) is outcome
 
 
+def test_an_epoch_before_that_of_the_newest_head_is_over() -> None:
+    """Also where the version that opened the later one is not known again yet."""
+    newest = head(8, epoch=1, authority=2)
+    assert admitted(head(9), PUBLISHER, newest, walk=(ZERO, ONE)) is AdmissionOutcome.OLD_EPOCH
+
+
 def test_a_writer_added_since_may_name_the_version_it_knew() -> None:
     assert admitted(head(9), PUBLISHER, walk=(ZERO, ONE)) is AdmissionOutcome.ADVANCE
     assert admitted(head(9), NODE, walk=(ZERO, ONE)) is AdmissionOutcome.ADVANCE
