@@ -145,8 +145,8 @@ class Anvil:
         self.call("anvil_reorg", depth, [])
 
     def _mined(self, transaction: dict[str, str]) -> dict[str, Any]:
-        hash_ = self.call("eth_sendTransaction", {"from": self._account, **transaction})
-        found: dict[str, Any] = self.call("eth_getTransactionReceipt", hash_)
+        """Returns the receipt once it is mined: an answer with the hash alone may come before that (EIP-7966)."""
+        found: dict[str, Any] = self.call("eth_sendTransactionSync", {"from": self._account, **transaction})
         assert found["status"] == "0x1", found
         return found
 
