@@ -10,8 +10,8 @@ PY := .venv/bin/python
 STAMP := .venv/installed
 T ?=
 CORES := $(shell nproc 2>/dev/null || echo 1)
-# One more than there are cores, up to four: a process that waits for Spark, a daemon or a timer leaves its core to another.
-PROCESSES ?= $(shell echo $$(($(CORES) < 3 ? $(CORES) + 1 : 4)))
+# Two more than there are cores, up to four: processes that wait for Spark, a daemon or a timer leave a core to others.
+PROCESSES ?= $(shell echo $$(($(CORES) < 3 ? $(CORES) + 2 : 4)))
 # Folders by cost. Files of those left out are not imported.
 TEST := -m "not nightly" --ignore tests/nightly
 APART := nightly engine e2e cli node
@@ -36,7 +36,7 @@ $(STAMP): pyproject.toml requirements/lock.txt requirements/bootstrap.txt bin/in
 demo: install  ## the main job on real nodes and real data; KEEP=1 leaves the nodes up
 	@$(PY) -m demo $(if $(KEEP),--keep)
 
-test: install  ## all tests, in a process a core and one more; T='-n 0 --pdb tests/…' for one at a time
+test: install  ## all tests, in a process a core and two more; T='-n 0 --pdb tests/…' for one at a time
 	@$(if $(T),,$(PY) -m engines.provision.archive)  # a copied .venv has an archive of other jars; instant otherwise
 	$(PY) -m pytest -n $(call alone,$(PROCESSES)) --dist loadfile --no-loadscope-reorder $(if $(filter tests/nightly%,$(T)),,$(TEST)) $(T)
 
