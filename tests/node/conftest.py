@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Final
 
 import msgspec
 import pytest
@@ -14,13 +15,27 @@ from chain.backoff import Backoff
 from engines.sandbox.base import SandboxLevel
 from engines.sandbox.probe import SandboxChoice, choose
 from odfd.services.execution import options
+from odfd.services.network import mirror_wait, networks
+from odfd.services.resources import apply, reconciler
+from odfd.services.volumes import mount_check
+from odfd.services.webhooks import call
 from p2p.driver import replication
 from p2p.machines import providers
 from worlds.comparing import compared_apart, compared_here
+from worlds.eventually import PATIENCE
 from worlds.node_world import World
 from worlds.one_zygote import one_zygote
 
 __all__ = ["compared_apart", "compared_here"]
+_LIMITS: Final = (
+    (reconciler, "ATTEMPT_SECONDS"),
+    (apply, "TAKE_UP_SECONDS"),
+    (mount_check, "PATIENCE"),
+    (call, "CALL_SECONDS"),
+    (mirror_wait, "PATIENCE_SECONDS"),
+    (networks, "DIAL_SECONDS"),
+)
+"""Limits in seconds on what a node tries again when they are over."""
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -52,6 +67,14 @@ def silent_peers() -> Iterator[None]:
 def short_rests(monkeypatch: pytest.MonkeyPatch) -> None:
     """Peers that give nothing are asked again at once: four rests of a real clock take ten seconds."""
     monkeypatch.setattr(providers, "REST", Backoff(first=0.01, most=0.1))
+
+
+@pytest.fixture(autouse=True)
+def no_hurry(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What takes longer on a busy machine is waited for. Else a node would try it again later by its own clock, which
+    stands still while a test waits. Tests of these limits set others."""
+    for module, limit in _LIMITS:
+        monkeypatch.setattr(module, limit, PATIENCE)
 
 
 @pytest.fixture

@@ -413,6 +413,8 @@ async def test_the_examples_of_both_rfcs_end_ready_on_one_node(world: World, out
             lines = "\n".join(map(json.dumps, sent)).encode()
             await ask(alice, "POST", "/source/v1alpha1/sources/sensor.temp.http/ingest", body=lines)
             await became(lambda: records(alice, "sensor.temp") == 100)
+            with trio.fail_after(PATIENCE):
+                await alice.parts.reconciler.wait_settled()  # times before a flow is in force do not count
             alice.clock.instant += 1800 * SECOND
             alice.parts.flows.loop.poke()
             await became(lambda: records(alice, "ca.bankofcanada") == 2)
