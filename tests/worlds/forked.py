@@ -286,12 +286,18 @@ class _Server:
         """A request; a signal for its process; or the end of who asked, which is that of its process."""
         caller = self.callers[number]
         if child := self.children.get(number):
-            asked = caller.recv(99)
+            try:
+                asked = caller.recv(99)
+            except ConnectionResetError:  # it was killed before it read what it was told
+                asked = b""
             os.kill(child, int(asked) if asked else signal.SIGKILL)
             if not asked:
                 looking.unregister(caller)
             return
-        request, descriptors, _, _ = socket.recv_fds(caller, _MOST, 3)
+        try:
+            request, descriptors, _, _ = socket.recv_fds(caller, _MOST, 3)
+        except ConnectionResetError:
+            request, descriptors = b"", []
         if not request:
             self._forget(number, looking)
             return
