@@ -17,6 +17,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Final
+from weakref import WeakValueDictionary
 
 import msgspec
 import structlog
@@ -228,6 +229,8 @@ class StatementServer:
         self._asks = Budget[PeerId](ASK_RATE)
         self._questions = Budget[PeerId](ASK_RATE.within_limit())
         self._answers = KnownAnswers()
+        self._rounds = WeakValueDictionary[PeerId, trio.Lock]()
+        """Locks of peers with which there is a round."""
         self._scope = RoundScope()
         self._turns = SenderTurns(MAX_QUEUE, MAX_QUEUE_BYTES)
         self._proving = trio.CapacityLimiter(1)
@@ -343,6 +346,12 @@ class StatementServer:
         return RoundPeer(peer=peer, network=network, is_asked=is_asked)
 
     async def _pull(self, tally: _Tally, datasets: Sequence[DatasetId] | None, *, private: bool = False) -> int:
+        # What a round leaves out because another one fetched it has been stored when it ends.
+        lock = self._rounds.setdefault(tally.teller.peer, trio.Lock())
+        async with lock:
+            return await self._pull_alone(tally, datasets, private=private)
+
+    async def _pull_alone(self, tally: _Tally, datasets: Sequence[DatasetId] | None, *, private: bool) -> int:
         peer = tally.teller.peer
         if not self._answers.may_begin(tally.teller, trio.current_time()):
             raise PeerFault(peer, "sends too many statements of no use here, and is paused", rule="trust-useless")

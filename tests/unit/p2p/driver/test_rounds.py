@@ -371,6 +371,32 @@ async def test_who_asks_for_all_hears_all(autojump_clock: Any, town: Any) -> Non
     assert await b.driver.pull_statements(a.peer) == 2
 
 
+async def test_what_one_round_fetched_is_there_when_another_one_ends(
+    autojump_clock: Any, town: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A journal that began again without it would sign it a second time."""
+    a = await town.node("a")
+    b = await town.node("b", connect=[a])
+    await trio.testing.wait_all_tasks_blocked()
+    said(a, b"okA one")
+    judge, ended = b.driver._statements._judge, list[tuple[str, set[bytes]]]()
+
+    async def slowly(*given: Any) -> Any:
+        await trio.sleep(10)
+        return await judge(*given)
+
+    async def pull(name: str) -> None:
+        await b.driver.pull_statements(a.peer)
+        ended.append((name, held(b)))
+
+    monkeypatch.setattr(b.driver._statements, "_judge", slowly)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(pull, "first")
+        await trio.sleep(5)
+        nursery.start_soon(pull, "second")
+    assert ended == [("first", {b"okA one"}), ("second", {b"okA one"})]
+
+
 async def test_a_node_that_wants_nothing_asks_nothing(autojump_clock: Any, town: Any) -> None:
     a = await town.node("a")
     b = await town.node("b", connect=[a])
