@@ -564,6 +564,24 @@ async def test_peers_that_do_not_answer_do_not_count(world: World, monkeypatch: 
             assert (await alice.sign_again()).peers == 1
 
 
+async def test_who_knows_more_than_a_round_brings_is_asked_again(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    await restored(world, ("bob", "carol"))
+    async with world.running("carol") as carol:
+        listed = lists(carol)
+    async with world.running("alice", listed) as alice:
+        await alice.heard("journal.lost")
+        rounds, pull = [1, 1, 0], alice.member.pull_statements
+
+        async def some(*given: Any) -> int:
+            await pull(*given)
+            return rounds.pop(0) if rounds else 0
+
+        monkeypatch.setattr(alice.member, "pull_statements", some)
+        async with world.running("carol"):
+            assert (await alice.sign_again()).peers == 1
+        assert rounds == []
+
+
 async def test_three_strangers_who_know_nothing_do_not_count(world: World) -> None:
     """By default settings: their keys are free, and a key that believed them would sign another history."""
     async with world.running("alice") as alice:

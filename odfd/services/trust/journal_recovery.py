@@ -261,7 +261,8 @@ class JournalRecovery:
         # A peer that sends slowly for ever would keep this node from signing.
         with trio.move_on_after(ASK_SECONDS):
             try:
-                await self._peers.pull_statements(peer)
+                while await self._peers.pull_statements(peer):
+                    """A round that brings something may end before it brought all."""
             except Remote as fault:
                 self._signer.logger.info("a peer does not send what we signed", peer=peer, fault=str(fault))
                 return
