@@ -17,7 +17,6 @@ from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Final
-from weakref import WeakValueDictionary
 
 import msgspec
 import structlog
@@ -204,6 +203,8 @@ class _Tally:
         self.is_wide = is_wide
         self.bytes = 0
         self.new = 0
+        self.unjudged: Sequence[Multihash] = ()
+        """Names of statements that came last, until they are judged."""
 
 
 class StatementServer:
@@ -229,8 +230,6 @@ class StatementServer:
         self._asks = Budget[PeerId](ASK_RATE)
         self._questions = Budget[PeerId](ASK_RATE.within_limit())
         self._answers = KnownAnswers()
-        self._rounds = WeakValueDictionary[PeerId, trio.Lock]()
-        """Locks of peers with which there is a round."""
         self._scope = RoundScope()
         self._turns = SenderTurns(MAX_QUEUE, MAX_QUEUE_BYTES)
         self._proving = trio.CapacityLimiter(1)
@@ -346,12 +345,6 @@ class StatementServer:
         return RoundPeer(peer=peer, network=network, is_asked=is_asked)
 
     async def _pull(self, tally: _Tally, datasets: Sequence[DatasetId] | None, *, private: bool = False) -> int:
-        # What a round leaves out because another one fetched it has been stored when it ends.
-        lock = self._rounds.setdefault(tally.teller.peer, trio.Lock())
-        async with lock:
-            return await self._pull_alone(tally, datasets, private=private)
-
-    async def _pull_alone(self, tally: _Tally, datasets: Sequence[DatasetId] | None, *, private: bool) -> int:
         peer = tally.teller.peer
         if not self._answers.may_begin(tally.teller, trio.current_time()):
             raise PeerFault(peer, "sends too many statements of no use here, and is paused", rule="trust-useless")
@@ -434,26 +427,37 @@ class StatementServer:
 
     async def _round(self, machine: Reconcile, stream: FramedStream, tally: _Tally) -> None:
         effects: list[Effect] = machine.start()
-        while effects and tally.bytes <= ROUND_BYTES:
-            effect, *effects = effects
-            match effect:
-                case Fetch(ask):
-                    effects = await self._fetch(machine, stream, ask, tally)
-                case Show(statements):
-                    for signed in statements:
-                        if await self._judge_pulled(stream.peer, signed):
-                            tally.new += 1
-                            self._answers.note_taken(tally.teller, len(signed.envelope), trio.current_time())
-                case Done(refused):
-                    if refused:
-                        raise PeerFault(stream.peer, f"refused to send its statements: {refused}", rule="trust-refused")
-                    if machine.compared is not None and machine.is_whole and not tally.new:
-                        self._answers.came(tally.teller, [machine.compared], trio.current_time())
+        try:
+            while effects and tally.bytes <= ROUND_BYTES:
+                effect, *effects = effects
+                match effect:
+                    case Fetch(ask):
+                        self._note_judged(tally)
+                        effects = await self._fetch(machine, stream, ask, tally)
+                    case Show(statements):
+                        for signed in statements:
+                            if await self._judge_pulled(stream.peer, signed):
+                                tally.new += 1
+                                self._answers.note_taken(tally.teller, len(signed.envelope), trio.current_time())
+                    case Done(refused):
+                        if refused:
+                            text = f"refused to send its statements: {refused}"
+                            raise PeerFault(stream.peer, text, rule="trust-refused")
+                        if machine.compared is not None and machine.is_whole and not tally.new:
+                            self._answers.came(tally.teller, [machine.compared], trio.current_time())
+        finally:
+            self._note_judged(tally)
+
+    def _note_judged(self, tally: _Tally) -> None:
+        """Notes what came once it is judged: another round that left it out before would end before it is stored."""
+        if tally.unjudged:
+            self._answers.came(tally.teller, tally.unjudged, trio.current_time())
+            tally.unjudged = ()
 
     async def _fetch(self, machine: Reconcile, stream: FramedStream, ask: TrustAsk, tally: _Tally) -> list[Effect]:
         tell = await self._ask_peer(stream, trust.encode(ask), tally)
         if isinstance(ask, GetAsk) and isinstance(tell, Statements):
-            self._answers.came(tally.teller, ask.sids[: tell.done], trio.current_time())
+            tally.unjudged = ask.sids[: tell.done]
         try:
             return machine.handle(tell)
         except Invalid as error:
