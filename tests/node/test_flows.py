@@ -71,6 +71,16 @@ async def view(node: Node, name: str) -> ShownFlow:
     return next(each for each in await flows(node) if each.name == name)
 
 
+def is_stored(node: Node, name: str) -> bool:
+    """Whether the ends of all runs of a flow are, which it counts a moment before."""
+    with node.home.database.read() as connection:
+        return all(
+            (held := store.record(connection, key)) is not None and held.runs >= entry.record.runs
+            for key, entry in node.parts.flows.scheduler.entries()
+            if entry.plan.name == name
+        )
+
+
 async def ran(node: Node, name: str, runs: int, outcome: str | None = None) -> ShownFlow:
     with trio.fail_after(PATIENCE):
         while True:
@@ -78,7 +88,12 @@ async def ran(node: Node, name: str, runs: int, outcome: str | None = None) -> S
             turned = node.parts.flows.turned
             # A flow that follows is listed once a turn has seen its dataset's new rendition.
             for seen in await flows(node):
-                if seen.name == name and seen.runs >= runs and outcome in (None, seen.outcome):
+                if (
+                    seen.name == name
+                    and seen.runs >= runs
+                    and outcome in (None, seen.outcome)
+                    and is_stored(node, name)
+                ):
                     return seen
             await turned.wait()
 
