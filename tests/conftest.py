@@ -8,7 +8,7 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Container, Generator, Iterable, Iterator, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, Final
@@ -47,8 +47,10 @@ os.environ.setdefault("ODFD_ENGINE_START_SECONDS", "600")
 """For daemons: nothing is pulled that a test does not pull, and an engine has ten minutes to start under load."""
 
 TESTS: Final = Path(__file__).parent
-FIRST: Final = ("engine/", "cli/", "e2e/", "contract/", "node/", "sim/")
+FIRST: Final = ("engine/", "cli/", "e2e/", "contract/", "sim/", "node/")
 """Folders in the order of what a file of theirs costs: a long one that starts last leaves the other processes idle."""
+WAITING: Final = ("cli/", "e2e/", "contract/")
+"""Folders whose tests wait for daemons, brokers and timers for most of their time."""
 APART: Final = ("cli/", "e2e/", "nightly/mutants/")
 """Folders whose tests each start processes of their own, and share nothing but what their module makes."""
 SHARED: Final = ("e2e/page/",)
@@ -164,12 +166,31 @@ class Numbered(list[str]):
         return self._numbers[test]
 
 
+class Kind:
+    """Units that a few processes take first, and others when nothing else is left: the few make what fixtures of the
+    session share, and the others have work for the cores meanwhile."""
+
+    def __init__(self, folders: tuple[str, ...], most: int) -> None:
+        self.folders, self.most = folders, most
+        self._takers: set[Any] = set()
+
+    def admit(self, node: Any, running: Container[Any]) -> bool:
+        """Returns whether a process is one of the few. It becomes one if fewer than ``most`` of them still run."""
+        if node not in self._takers and sum(each in running for each in self._takers) < self.most:
+            self._takers.add(node)
+        return node in self._takers
+
+
+def kinds_for(processes: int) -> tuple[Kind, ...]:
+    return Kind((SPARK,), SPARKS), Kind(WAITING, max(1, processes // 2))
+
+
 class Units(LoadScopeScheduling):
-    """Gives units to processes in the order in which they were collected; those of Spark to ``SPARKS`` of them."""
+    """Gives units to processes in the order in which they were collected, but for those of a ``Kind``."""
 
     def __init__(self, config: pytest.Config, log: Any) -> None:
         super().__init__(config, log)
-        self._sparks: set[Any] = set()
+        self._kinds = kinds_for(self.numnodes)
 
     def _split_scope(self, nodeid: str) -> str:
         return unit_of(nodeid)
@@ -187,14 +208,15 @@ class Units(LoadScopeScheduling):
             del self.assigned_work[node][unit]
 
     def _assign_work_unit(self, node: Any) -> None:
-        """Any process takes units of Spark when no others are left."""
-        if node not in self._sparks and len(self._sparks & set(self.assigned_work)) >= SPARKS:
-            other = next((name for name in self.workqueue if not name.startswith(SPARK)), None)
-            if other is not None:
-                self.workqueue.move_to_end(other, last=False)
-        if next(iter(self.workqueue)).startswith(SPARK):
-            self._sparks.add(node)
+        """Puts the first unit that is for this process before all others. Any process takes any if there is none."""
+        first = next((unit for unit in self.workqueue if self._admits(unit, node)), None)
+        if first is not None:
+            self.workqueue.move_to_end(first, last=False)
         super()._assign_work_unit(node)
+
+    def _admits(self, unit: str, node: Any) -> bool:
+        kind = next((kind for kind in self._kinds if unit.startswith(kind.folders)), None)
+        return kind is None or kind.admit(node, self.assigned_work)
 
     def remove_node(self, node: Any) -> str | None:
         """Fails the test that ended its process (``timeout``), and gives out the rest of its unit again.

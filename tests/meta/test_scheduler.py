@@ -23,8 +23,13 @@ class Process:
 
 
 def scheduling(config: pytest.Config, collected: dict[Process, list[str]]) -> Any:
-    scheduler = object.__new__(config.pluginmanager.getplugin(str(TESTS / "conftest.py")).Units)
-    scheduler.log, scheduler.workqueue, scheduler._sparks = lambda *_: None, OrderedDict(), set()
+    rules = config.pluginmanager.getplugin(str(TESTS / "conftest.py"))
+    scheduler = object.__new__(rules.Units)
+    scheduler.log, scheduler.workqueue, scheduler._kinds = (
+        lambda *_: None,
+        OrderedDict(),
+        rules.kinds_for(len(collected)),
+    )
     scheduler.registered_collections, scheduler.assigned_work = collected, {process: {} for process in collected}
     return scheduler
 
@@ -38,6 +43,26 @@ def test_one_process_has_a_jvm_until_nothing_else_is_left(pytestconfig: pytest.C
         scheduler._assign_work_unit(process)
     given = [[names[number] for tests in process.given for number in tests] for process in processes]
     assert given == [["engine/a::1", "engine/b::1"], ["unit/a::1", "engine/d::1"], ["unit/b::1", "engine/c::1"]]
+
+
+def test_half_of_the_processes_run_what_waits_until_nothing_else_is_left(pytestconfig: pytest.Config) -> None:
+    """Of a process that has ended, another takes the place."""
+    names = [f"{name}::1" for name in ("cli/a", "e2e/a", "contract/a", "contract/b", "sim/a", "node/a", "unit/a")]
+    first, second, third, fourth = processes = [Process() for _ in range(4)]
+    scheduler = scheduling(pytestconfig, dict.fromkeys(processes, names))
+    scheduler.workqueue.update({name.partition("::")[0]: {name: False} for name in names})
+    for process in (first, second, third, fourth, second):
+        scheduler._assign_work_unit(process)
+    del scheduler.assigned_work[first]
+    for process in (fourth, third):
+        scheduler._assign_work_unit(process)
+    given = [[names[number] for tests in process.given for number in tests] for process in processes]
+    assert given == [
+        ["cli/a::1"],
+        ["e2e/a::1", "contract/a::1"],
+        ["sim/a::1", "unit/a::1"],
+        ["node/a::1", "contract/b::1"],
+    ]
 
 
 def test_after_a_process_that_ended_the_others_get_what_is_left(pytestconfig: pytest.Config) -> None:
