@@ -325,6 +325,8 @@ class Membership(NetworkDrivers):
         self._shut_out: Callable[[Iterable[PeerId]], None] = lambda _: None
         self._changed = trio.Event()
         self._settled = trio.Event()
+        # Held from reading what is recorded to the change: a network that is left in between would be joined again.
+        self._recording = trio.Lock()
         self.failure: Fault | None = None
         """Why the host failed last, as when it could not listen; ``None`` while it runs."""
 
@@ -571,12 +573,14 @@ class Membership(NetworkDrivers):
     async def join(self, network: Network) -> None:
         """Joins a network. Raises Invalid for a bad name or address, Refused for one too many; then nothing changes."""
         joined_networks.check_network(network)
-        before = self.check_room(network.name)
-        await trio.to_thread.run_sync(self._keep, network)
-        if before is None:
-            await self._change((*self.networks, network))
-        else:
-            await self._change(tuple(network if each is before else each for each in self.networks))
+        async with self._recording:
+            before = self.check_room(network.name)
+            await trio.to_thread.run_sync(self._keep, network)
+            if before is None:
+                self._change((*self.networks, network))
+            else:
+                self._change(tuple(network if each is before else each for each in self.networks))
+        await self._settle()
 
     def check_room(self, name: str) -> Network | None:
         """Returns the joined network of this name, if any. Raises Refused for one too many, or a look-alike name."""
@@ -584,10 +588,13 @@ class Membership(NetworkDrivers):
 
     async def reload(self) -> None:
         """Joins the networks and blocks the peers that were recorded since. Raises Environment as ``join``."""
-        recorded = {each.name: each for each in await self._reread()}
-        networks = {network.name: recorded.get(network.name, network) for network in self.networks} | recorded
-        if tuple(networks.values()) != self.networks:
-            await self._change(tuple(networks.values()))
+        async with self._recording:
+            recorded = {each.name: each for each in await self._reread()}
+            networks = {network.name: recorded.get(network.name, network) for network in self.networks} | recorded
+            if tuple(networks.values()) == self.networks:
+                return
+            self._change(tuple(networks.values()))
+        await self._settle()
 
     async def unblock(self) -> None:
         """Blocks none but the peers that are recorded."""
@@ -600,15 +607,18 @@ class Membership(NetworkDrivers):
 
     async def leave(self, name: str) -> Network | None:
         """Leaves a network that is recorded no longer; returns it, if this node was in it. Raises as ``join``."""
-        left = self.find(name)
-        recorded = () if left is None else await trio.to_thread.run_sync(self._read_recorded)
-        if left is None or joined_networks.find_joined(recorded, name) is not None:
-            return None
-        if self._running:
-            await self._change(tuple(network for network in self.networks if network is not left))
+        async with self._recording:
+            left = self.find(name)
+            recorded = () if left is None else await trio.to_thread.run_sync(self._read_recorded)
+            if left is None or joined_networks.find_joined(recorded, name) is not None:
+                return None
+            if not self._running:
+                return left
+            self._change(tuple(network for network in self.networks if network is not left))
+        await self._settle()
         return left
 
-    async def _change(self, networks: tuple[Network, ...]) -> None:
+    def _change(self, networks: tuple[Network, ...]) -> None:
         if not self._running:
             raise self.failure or Environment(
                 "the network is not running: the daemon is stopping, or it has failed and is started again",
@@ -620,6 +630,9 @@ class Membership(NetworkDrivers):
         # Else another change is under way, and whoever waits for it waits on this event: one of its own would leave it.
         self.failure = None
         self._changed.set()
+
+    async def _settle(self) -> None:
+        """Waits until the network is as ``_change`` wants it. Raises what made it fail."""
         await self._settled.wait()
         if self.failure is not None:
             raise self.failure

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ssl
+import threading
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -34,7 +35,7 @@ from odfd.verify.verify import ObjectQueue
 from p2p.identity import peer_of_seed
 from p2p.ports import Topic
 from worlds.certificates import certified
-from worlds.eventually import PATIENCE
+from worlds.eventually import PATIENCE, became
 from worlds.http_served import HttpServer, serving
 from worlds.manifests import DERIVED, ROOT
 from worlds.node_world import Node, World
@@ -330,6 +331,33 @@ async def test_a_network_is_joined_by_the_name_of_a_web_site(
                 await bob.api.networks.invitation(wire.InvitationText(text=url))
         with pytest.raises(Invalid, match="a man in the middle"):
             await bob.api.networks.invitation(wire.InvitationText(text="http://example.org"))
+
+
+async def test_a_network_that_is_left_while_records_are_read_stays_left(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with world.running("alice") as alice, world.running("bob") as bob:
+        made = await alice.api.networks.invite("wires", WEEK)
+        await leave(bob)
+        await bob.api.networks.join(wire.NetworkRequest(name="wires", invitation=made.text))
+        member, read, go_on = bob.parts.membership, trio.Event(), threading.Event()
+        read_kept = member._read_kept
+
+        def slowly() -> Any:
+            found = read_kept()
+            trio.from_thread.run_sync(read.set)
+            go_on.wait(PATIENCE)
+            return found
+
+        with monkeypatch.context() as patch:
+            patch.setattr(member, "_read_kept", slowly)
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(member.reload)
+                await read.wait()
+                nursery.start_soon(leave, bob)
+                await became(lambda: not member.networks or member._recording.statistics().tasks_waiting)
+                go_on.set()
+        assert bob.member.networks == ()
 
 
 ONCE = wire.InvitationRequest(seconds=3600, uses=1)

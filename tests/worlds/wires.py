@@ -393,7 +393,8 @@ class Member(Membership):
 
     async def take_part(self, *networks: Network) -> None:
         """It is in these networks, whatever is recorded."""
-        await self._change(networks)
+        self._change(networks)
+        await self._settle()
 
     async def announce(self, topic: Topic, envelope: bytes) -> None:
         self.announced.append((topic, envelope))

@@ -225,8 +225,8 @@ async def test_two_who_join_at_once_are_both_answered(tmp_path: Path) -> None:
     """The second change comes before the first is in force."""
     async with open_alone(tmp_path) as (member, _, _):
         async with trio.open_nursery() as joining:
-            for _ in range(2):  # both say the same: trio starts tasks of one step in any order
-                joining.start_soon(member._change, (Network(name="one"), Network(name="two")))
+            for name in ("one", "two"):
+                joining.start_soon(member.join, Network(name=name))
         assert sorted(member._drivers) == ["one", "two"]
 
 
