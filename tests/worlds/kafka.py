@@ -139,7 +139,7 @@ def _running(java: str, folder: Path) -> Iterator[Broker]:
     keystore.write_bytes(key.read_bytes() + certificate.read_bytes())
     words = {"module": _SCRAM, "plain": _PLAIN, "password": PASSWORD, "keystore": keystore}
     settings.write_text(_SETTINGS.format(folder=folder, **words, **ports))
-    run = [java, "-Xmx256m", "-cp", f"{JARS}/*"]
+    run = [java, "-Xmx256m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-cp", f"{JARS}/*"]
     scram = f"SCRAM-SHA-512=[name=reader,password={PASSWORD}]"
     made: list[str | Path] = [
         *run,
