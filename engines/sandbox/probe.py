@@ -57,7 +57,7 @@ BOUNDS: Final = {
 """Attempts beyond limits, that must fail where a limit is enforced: the first everywhere, the others by
 control groups, and the last by some levels themselves. Where nothing enforces one, that is reported,
 and the level is used all the same."""
-TRIAL_MEMORY: Final = 128 << 20
+TRIAL_MEMORY: Final = 64 << 20
 TRIAL_PROCESSES: Final = 32
 
 
