@@ -51,7 +51,7 @@ def test_all_find_it_in_networks_of_forty(several: range) -> None:
             assert len(outcome.found) + outcome.cut_off == ended >= outcome.seeks - 1
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_what_it_costs_a_node() -> None:
     """With all upkeep, from bootstrap nodes on, and ten datasets each: joining is in it."""
     nodes = 1000 if SOAK else 60
@@ -118,7 +118,7 @@ def test_poisoned_records_delay_and_hide_no_holder() -> None:
     assert outcome.attacked_reached >= 0.9 * outcome.attacked_seeks
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_each_way_of_finding_has_its_price() -> None:
     """Gossip finds at once, and costs what the network is large; Kademlia waits for the dead and for who is made up.
     The lookup is sooner than the latter and smaller than the former."""

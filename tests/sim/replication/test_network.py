@@ -37,7 +37,7 @@ DATASETS = (10, 100, 1000) if SOAK else (10, 100)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("batch", batches(75), ids=str)
+@pytest.mark.parametrize("batch", batches(25), ids=str)
 def test_honest_nodes_converge(batch: range) -> None:
     hold(batch, World)
 

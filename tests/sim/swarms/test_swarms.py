@@ -99,7 +99,7 @@ def test_small_swarms_end_whoever_lies_and_leaves(batch: range) -> None:
     assert sum(copies) / len(copies) < 2, f"seeds {batch}"
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_without_offers_mirrors_alone_cannot_spare_the_publisher() -> None:
     """The property fails where the publisher gives all to everybody."""
     with_offers = World(1, SMALL).converge()

@@ -42,7 +42,7 @@ from sim.trust.realm import Peer, Realm
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("batch", batches(75), ids=str)
+@pytest.mark.parametrize("batch", batches(25), ids=str)
 def test_promises_hold(batch: range) -> None:
     hold(batch, World)
 
@@ -72,7 +72,7 @@ def test_queries_wrongly_taken_for_repeatable(recipe: str) -> None:
     keep(share(10, 1 / 10), Plan(recipe=recipe))
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_one_faulty_group_too_many() -> None:
     """Scenario 8 beyond the bound: promises end exactly there; own runs are still right, a split is called so."""
     seen: Counter[str] = Counter()
@@ -90,7 +90,7 @@ def test_a_seed_tells_all() -> None:
     assert (one.end, one.promises.answers) == (other.end, other.promises.answers)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_worlds_hold_what_they_should() -> None:
     """A storm that never blows proves nothing."""
     kinds: set[str] = set()
