@@ -226,6 +226,7 @@ def serve(listener: int) -> None:
 
 
 def _load() -> None:
+    from chain.struct_types import learn_struct_types
     from odfd.cli import registry
     from odfd.daemon.unused_modules import lean_imports
 
@@ -245,6 +246,10 @@ def _load() -> None:
             *(program.partition(":")[0] for program in _PROGRAMS.values()),
         ):
             importlib.import_module(module)
+        from odfd.api.routes import _router
+    # Half of what a daemon computes until it is ready.
+    learn_struct_types()
+    _router()
     gc.collect()
     gc.freeze()  # no collection of a fork touches, and so copies, what is loaded here
 
