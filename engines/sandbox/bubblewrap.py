@@ -96,11 +96,11 @@ def _outside(home: Path) -> Iterator[Path]:
 
 def _outermost(folders: Iterable[Path]) -> list[Path]:
     """Drops folders inside other ones; returns parents first, so that later mounts do not hide earlier ones."""
-    kept: list[Path] = []
+    kept: dict[Path, None] = {}
     for path in sorted(set(folders), key=lambda each: (len(each.parts), each)):
-        if not any(path.is_relative_to(parent) for parent in kept):
-            kept.append(path)
-    return kept
+        if kept.keys().isdisjoint(path.parents):
+            kept[path] = None
+    return list(kept)
 
 
 class Bubblewrap:
