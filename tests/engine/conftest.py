@@ -42,13 +42,19 @@ def jvm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Jvm]:
     archive = find_archive(install_folder(), find_java(os.environ, scratch))
     few = "ODFD_FUZZ" not in os.environ  # two hundred thousand queries do pay back what the second compiler takes
     jvm = Jvm(SessionOptions(scratch=scratch, cores=2, heap="2g", quick=few, archive=archive))
+    yield jvm
+    left = tasks_at_work(jvm)
+    jvm.stop()
+    assert not left, "a task that a test began is at work still, and has taken a core from all tests after it"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def interpreted() -> Iterator[None]:
+    """How the JVM is started. Not for the session: tests of other folders may come in this process."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(session, "spark_settings", lambda *given: spark_settings(*given) | INTERPRETED)
         patch.setattr(session, "jvm_options", lambda *given: f"{jvm_options(*given)} {ROOMY}")
-        yield jvm
-        left = tasks_at_work(jvm)
-        jvm.stop()
-    assert not left, "a task that a test began is at work still, and has taken a core from all tests after it"
+        yield
 
 
 def tasks_at_work(jvm: Jvm) -> int:

@@ -24,7 +24,7 @@ from p2p.machines import providers
 from worlds.comparing import compared_apart, compared_here
 from worlds.eventually import PATIENCE
 from worlds.node_world import World
-from worlds.one_zygote import one_zygote
+from worlds.one_zygote import Lender, one_zygote
 
 __all__ = ["compared_apart", "compared_here"]
 _LIMITS: Final = (
@@ -38,18 +38,33 @@ _LIMITS: Final = (
 """Limits in seconds on what a node tries again when they are over."""
 
 
-@pytest.fixture(scope="session", autouse=True)
-def one_trial() -> Iterator[None]:
-    """Nodes here share what was found of each level of isolation: a trial takes and frees hundreds of megabytes, and
-    each node would make two. ``tests/contract/engines`` and ``tests/e2e`` have trials of their own."""
-    found: dict[SandboxLevel, SandboxChoice] = {}
+class Isolation:
+    """What was found of each level, and the zygote of all query processes."""
+
+    def __init__(self) -> None:
+        self.found: dict[SandboxLevel, SandboxChoice] = {}
+        self.lender = Lender()
+
+
+@pytest.fixture(scope="session")
+def isolation() -> Iterator[Isolation]:
+    made = Isolation()
+    yield made
+    made.lender.end()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_trial(isolation: Isolation) -> Iterator[None]:
+    """Nodes here share what was found of each level of isolation: a trial takes and frees a hundred megabytes, and each
+    node would make two. ``tests/contract/engines`` and ``tests/e2e`` have trials of their own. Not for the session:
+    tests of other folders may come in this process."""
 
     async def once(minimum: SandboxLevel) -> SandboxChoice:
-        if minimum not in found:
-            found[minimum] = await choose(minimum)
-        return found[minimum]
+        if minimum not in isolation.found:
+            isolation.found[minimum] = await choose(minimum)
+        return isolation.found[minimum]
 
-    with pytest.MonkeyPatch.context() as patch, one_zygote():
+    with pytest.MonkeyPatch.context() as patch, one_zygote(isolation.lender):
         patch.setattr(options, "choose", once)
         yield
 

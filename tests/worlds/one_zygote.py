@@ -71,9 +71,9 @@ class Lender:
 
 
 @contextmanager
-def one_zygote() -> Iterator[None]:
+def one_zygote(lender: Lender) -> Iterator[None]:
     """Has all query processes forked from one zygote, the first of each node too."""
-    lender, isolation = Lender(), QueryProcesses._isolation
+    isolation = QueryProcesses._isolation
 
     async def isolated(self: QueryProcesses) -> SandboxChoice:
         choice = await isolation(self)
@@ -83,7 +83,4 @@ def one_zygote() -> Iterator[None]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(QueryProcesses, "_isolation", isolated)
-        try:
-            yield
-        finally:
-            lender.end()
+        yield
