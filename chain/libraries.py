@@ -7,6 +7,7 @@ heads need neither. ``load`` imports all of them; call it in a thread if an even
 from __future__ import annotations
 
 import sys
+import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from types import ModuleType
@@ -23,6 +24,7 @@ __all__ = ["are_loaded", "import_flatbuffers", "kept_out", "load", "np", "pa", "
 _SHORT: Final = {"np": "numpy", "pa": "pyarrow", "pc": "pyarrow.compute", "pq": "pyarrow.parquet"}
 _UNUSED: Final = ("pyarrow._azurefs", "pyarrow._gcsfs", "pyarrow._hdfs", "pyarrow._s3fs")
 """Modules that Arrow imports within ``try``, and nothing here uses: obstore reads buckets, and nothing is in HDFS."""
+_hiding: Final = threading.RLock()  # what one hides, another may hide more of on the way
 
 
 class _OnFirstUse(ModuleType):
@@ -65,18 +67,19 @@ def import_flatbuffers() -> None:
 def kept_out(names: Iterable[str]) -> Iterator[None]:
     """Prevents, within the context, the import of those modules of ``names`` that are not loaded yet.
 
-    Where several threads do this at once, the first to end admits the modules again, which is harmless: they are only
-    not used.
+    One thread at a time: another that entered meanwhile would find them hidden already, and import them once this one
+    has admitted them again.
     """
     modules = cast(dict[str, Any], sys.modules)
-    hidden = [name for name in names if name not in modules]
-    modules.update(dict.fromkeys(hidden))
-    try:
-        yield
-    finally:
-        for name in hidden:
-            if name in modules and modules[name] is None:
-                modules.pop(name, None)
+    with _hiding:
+        hidden = [name for name in names if name not in modules]
+        modules.update(dict.fromkeys(hidden))
+        try:
+            yield
+        finally:
+            for name in hidden:
+                if modules.get(name, modules) is None:
+                    del modules[name]
 
 
 def _imported(name: str) -> ModuleType:

@@ -155,7 +155,7 @@ PURE = [
     "odfd.trust.judgement.suspension_rules",
     "odfd.policy.policy_merge",
 ]
-DOES_IO = ["chain.store", "chain.data.parquet"]
+DOES_IO = ["chain.store", "chain.data.parquet", "chain.libraries"]
 WORLD = {
     "trio", "socket", "ssl", "subprocess", "sqlite3", "libp2p", "grpc", "httpx",
     "time", "random", "secrets", "os", "asyncio", "threading",

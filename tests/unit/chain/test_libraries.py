@@ -23,7 +23,9 @@ MANY = 8
 
 def run(program: str) -> list[str]:
     command = [sys.executable, "-c", f"import sys\n{program}"]
-    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
+    ended = subprocess.run(command, capture_output=True, text=True)
+    assert ended.returncode == 0, ended.stderr
+    return ended.stdout.split()
 
 
 def test_what_is_read_is_the_librarys() -> None:
@@ -81,6 +83,26 @@ def test_hidden_modules_can_be_imported_afterwards(monkeypatch: pytest.MonkeyPat
     monkeypatch.delitem(sys.modules, "this", raising=False)
     with kept_out(["this"]), pytest.raises(ImportError):
         import_module("this")
+    assert "this" not in sys.modules
+
+
+def test_what_one_thread_hides_no_other_admits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "this", raising=False)
+
+    def look(_: int) -> set[bool]:
+        found = set()
+        for _ in range(1_000):
+            with kept_out(["this"]):
+                found.add(sys.modules.get("this", sys) is None)
+        return found
+
+    usual = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(MANY) as pool:
+            assert set().union(*pool.map(look, range(MANY))) == {True}
+    finally:
+        sys.setswitchinterval(usual)
     assert "this" not in sys.modules
 
 
