@@ -246,10 +246,8 @@ def _load() -> None:
             *(program.partition(":")[0] for program in _PROGRAMS.values()),
         ):
             importlib.import_module(module)
-        from odfd.api.routes import _router
     # Half of what a daemon computes until it is ready.
     learn_struct_types()
-    _router()
     gc.collect()
     gc.freeze()  # no collection of a fork touches, and so copies, what is loaded here
 
