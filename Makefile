@@ -69,10 +69,10 @@ bench: install  ## figures as ratios in one run; a table, and JSON in out/bench.
 	@$(PY) -m bench $(T)
 
 # What make soak has, in small.
-NUMBERS := ODFD_SIM_SEEDS=300 ODFD_FAULT_RUNS=300 ODFD_FLIPS=600 ODFD_FUZZ=20000 ODFD_ENGINE_RUNS=60 ODFD_REQUESTS=60 ODF_SOAK=3 ODF_SOAK_SECONDS=300 ODF_SIEGE_SECONDS=120
+NUMBERS := ODF_SIM_SEEDS=300 ODF_FAULT_RUNS=300 ODF_FLIPS=600 ODF_FUZZ=20000 ODF_ENGINE_RUNS=60 ODF_REQUESTS=60 ODF_SOAK=3 ODF_SOAK_SECONDS=300 ODF_SIEGE_SECONDS=120
 
 soak: install  ## ten thousand simulated networks of each kind, faulty lives, flipped bits; 200,000 mutants a decoder; five daemons in bad weather, three under siege, fifty lives of one that takes from each kind of source; 2,000 histories a query shape, 4,000 random queries; hours
-	@ODFD_SIM_SEEDS=10000 ODFD_FAULT_RUNS=10000 ODFD_FLIPS=20000 ODFD_FUZZ=200000 ODFD_ENGINE_RUNS=2000 ODF_SOAK=20 ODFD_REQUESTS=200 ODF_SIEGE_SECONDS=3600 $(PY) -m pytest --timeout 7200 tests/sim tests/fuzz tests/e2e/node/test_five_nodes.py tests/e2e/node/test_killed_sources.py tests/e2e/node/test_siege.py tests/e2e/node/test_strangers.py tests/node/test_mending.py tests/node/test_api.py tests/unit/odfd/kamu/test_questions.py tests/unit/engines/flight tests/unit/engines/query/test_statement_check.py tests/engine/transform $(T)
+	@ODF_SIM_SEEDS=10000 ODF_FAULT_RUNS=10000 ODF_FLIPS=20000 ODF_FUZZ=200000 ODF_ENGINE_RUNS=2000 ODF_SOAK=20 ODF_REQUESTS=200 ODF_SIEGE_SECONDS=3600 $(PY) -m pytest --timeout 7200 tests/sim tests/fuzz tests/e2e/node/test_five_nodes.py tests/e2e/node/test_killed_sources.py tests/e2e/node/test_siege.py tests/e2e/node/test_strangers.py tests/node/test_mending.py tests/node/test_api.py tests/unit/odfd/kamu/test_questions.py tests/unit/engines/flight tests/unit/engines/query/test_statement_check.py tests/engine/transform $(T)
 
 # What packages and images are made of: they are made again when one of these is newer.
 INPUTS := $(shell git ls-files odfd p2p chain engines config client package systemd requirements pyproject.toml 2>/dev/null)

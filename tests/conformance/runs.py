@@ -24,9 +24,9 @@ AMONG: Final = 12
 """Runs of which the briefest is also done on Spark."""
 TELLING: Final = {"group-changes": (5,), "map": (3,), "month-of-sessions": (47,), "sessions": (3,), "versions": (3,)}
 """Later runs that catch a mutant that none before them does; of ``map``, the first in which an engine is killed."""
-RUNS: Final = int(os.environ.get("ODFD_ENGINE_RUNS") or share(USUAL))
+RUNS: Final = int(os.environ.get("ODF_ENGINE_RUNS") or share(USUAL))
 """Of each shape."""
-FIRST: Final = int(os.environ.get("ODFD_ENGINE_FIRST_RUN", "0"))
+FIRST: Final = int(os.environ.get("ODF_ENGINE_FIRST_RUN", "0"))
 """Number of the first: a run that failed is had again by its number."""
 
 

@@ -40,7 +40,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def jvm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Jvm]:
     scratch = tmp_path_factory.mktemp("spark")
     archive = find_archive(install_folder(), find_java(os.environ, scratch))
-    few = "ODFD_FUZZ" not in os.environ  # two hundred thousand queries do pay back what the second compiler takes
+    few = "ODF_FUZZ" not in os.environ  # two hundred thousand queries do pay back what the second compiler takes
     jvm = Jvm(SessionOptions(scratch=scratch, cores=2, heap="2g", quick=few, archive=archive))
     yield jvm
     left = tasks_at_work(jvm)

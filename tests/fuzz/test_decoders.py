@@ -31,11 +31,11 @@ from worlds.mutation import mutated, walk
 from worlds.peer_bytes import FAULTS, TARGETS, Target
 
 # Mutants of valid messages for every decoder of a peer's bytes: a value, or a fault that names its rule.
-# ``ODFD_FUZZ`` says how many mutants each decoder is shown, ``ODFD_FUZZ_SEED`` which.
+# ``ODF_FUZZ`` says how many mutants each decoder is shown, ``ODF_FUZZ_SEED`` which.
 
 
-MESSAGES = int(os.environ.get("ODFD_FUZZ", "350"))
-SEED = int(os.environ.get("ODFD_FUZZ_SEED", "1"))
+MESSAGES = int(os.environ.get("ODF_FUZZ", "350"))
+SEED = int(os.environ.get("ODF_FUZZ_SEED", "1"))
 
 
 @pytest.mark.slow
@@ -68,7 +68,7 @@ def test_a_peers_bytes_are_a_value_or_a_fault(target: Target, tmp_path: Path) ->
 
 # Mutants of gossip frames, to a host that is really open: each is taken, or ends its stream, and never anything else.
 # The frames are protobuf read by the library's own parser, and what follows from them runs in its router; so the
-# whole of it is fed, as from a peer's stream. ``ODFD_FUZZ`` and ``ODFD_FUZZ_SEED`` as above.
+# whole of it is fed, as from a peer's stream. ``ODF_FUZZ`` and ``ODF_FUZZ_SEED`` as above.
 
 
 TOPIC = "/odf/1/fuzz/heads"
@@ -153,7 +153,7 @@ async def test_gossip_frames_are_taken_or_end_their_stream() -> None:
 
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "kamu"
-MUTANTS = int(os.environ.get("ODFD_FUZZ", "7000"))
+MUTANTS = int(os.environ.get("ODF_FUZZ", "7000"))
 SPARED = 1000
 """Bytes that cost nothing, for what every call costs; beside them the dearest mutant is the dearest by the byte."""
 

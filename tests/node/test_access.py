@@ -1149,7 +1149,7 @@ def changes(asking: Asking, chance: random.Random) -> Callable[[], Awaitable[Any
     ])  # fmt: skip
 
 
-@pytest.mark.parametrize("seed", range(int(os.environ.get("ODFD_SIM_SEEDS", "4")) // 2))
+@pytest.mark.parametrize("seed", range(int(os.environ.get("ODF_SIM_SEEDS", "4")) // 2))
 async def test_a_list_and_its_watch_are_what_may_be_read_however_rights_change(world: World, seed: int) -> None:
     chance = random.Random(seed)
     async with world.running("node", private=True) as node:

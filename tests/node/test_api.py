@@ -49,7 +49,7 @@ from worlds.node_world import START, Lines, World
 # The OpenAPI document: it is current and valid, and a node answers random requests as it says.
 
 
-EXAMPLES = int(os.environ.get("ODFD_REQUESTS", "1"))
+EXAMPLES = int(os.environ.get("ODF_REQUESTS", "1"))
 """Random requests to each operation."""
 STREAMS = ("watch", "follow", "deep")
 """Parameters whose answers do not end, or take long."""

@@ -633,11 +633,11 @@ async def test_many_verifications_during_many_changes(world: World) -> None:
 
 
 # One bit flips somewhere in a node's state directory: it is found and named, or it changed nothing anyone can ask
-# for. Whichever it is, nothing wrong is given to others, and nothing ends in a traceback. ODFD_FLIPS=5000 makes it a
+# for. Whichever it is, nothing wrong is given to others, and nothing ends in a traceback. ODF_FLIPS=5000 makes it a
 # long run.
 
 
-FLIPS = int(os.environ.get("ODFD_FLIPS", "40"))
+FLIPS = int(os.environ.get("ODF_FLIPS", "40"))
 GOLDEN = Path(__file__).parents[1] / "golden" / "kamu"
 KILLED = "killed"
 """Alice, at the end of a life that has not ended in order: what she did last is in the database's log alone."""

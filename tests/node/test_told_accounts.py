@@ -166,7 +166,7 @@ async def _changes(news: Any) -> Any:
                 yield each.value
 
 
-@pytest.mark.parametrize("seed", range(int(os.environ.get("ODFD_SIM_SEEDS", "4")) // 2))
+@pytest.mark.parametrize("seed", range(int(os.environ.get("ODF_SIM_SEEDS", "4")) // 2))
 async def test_answers_to_an_account_are_the_same_bytes_whatever_others_do(world: World, seed: int) -> None:
     """Attack T-ACCOUNT-01: learning of a private dataset by counts, orders, numbers, failures or times of the status,
     events, flows, mirrors, tasks and changes.

@@ -5,7 +5,7 @@ queue of events, no clock of the machine, and the product's machines between the
 nodes do, what befalls them and what must hold is each world's own. ``hold`` runs a world of each seed; the first that
 fails tells its seed, which is all that is needed to see it again, and the last things that happened in it.
 
-``ODFD_SIM_SEEDS`` says how many seeds, ``ODFD_SIM_FIRST`` which is the first, and ``ODFD_SIM_SEED`` is one alone.
+``ODF_SIM_SEEDS`` says how many seeds, ``ODF_SIM_FIRST`` which is the first, and ``ODF_SIM_SEED`` is one alone.
 """
 
 from __future__ import annotations
@@ -214,11 +214,11 @@ def torn(data: bytes | bytearray, lot: Random) -> bytes:
 
 def seeds(usual: int) -> range:
     """Few in each run, always the same ones, and as many others as a person asks for, in slices that share no seed."""
-    one = os.environ.get("ODFD_SIM_SEED")
+    one = os.environ.get("ODF_SIM_SEED")
     if one:
         return range(int(one), int(one) + 1)
-    first = int(os.environ.get("ODFD_SIM_FIRST", "0"))
-    return range(first, first + int(os.environ.get("ODFD_SIM_SEEDS", str(usual))))
+    first = int(os.environ.get("ODF_SIM_FIRST", "0"))
+    return range(first, first + int(os.environ.get("ODF_SIM_SEEDS", str(usual))))
 
 
 def share(usual: int, part: float) -> range:
@@ -239,7 +239,7 @@ def named(seed: int) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        error.add_note(f"ODFD_SIM_SEED={seed}")
+        error.add_note(f"ODF_SIM_SEED={seed}")
         raise
 
 

@@ -1,7 +1,7 @@
 """Programs of others for the tests, fetched once into a cache: js-libp2p from npm, a Kubo and a peer of go-libp2p
 built from their sources, and Arrow's JDBC driver from Maven.
 
-The cache is ``ODFD_TEST_CACHE``, or ``odfd-tests`` in the user's cache folder: never inside the tree. As a program it
+The cache is ``ODF_TEST_CACHE``, or ``odfd-tests`` in the user's cache folder: never inside the tree. As a program it
 fills the cache, for whoever has time to spare before the tests.
 """
 
@@ -35,7 +35,7 @@ UNPOLISHED = ("-tags", "nofuse", "-gcflags=all=-N -l -dwarf=false", "-ldflags=-s
 
 def cache() -> Path:
     default = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "odfd-tests"
-    return Path(os.environ.get("ODFD_TEST_CACHE", default))
+    return Path(os.environ.get("ODF_TEST_CACHE", default))
 
 
 @contextmanager

@@ -36,7 +36,7 @@ KEPT: Final = dt.timedelta(days=90)
 ALWAYS: Final = ("requirements/lock.txt", "tests/worlds/proven.py")
 MARKS: Final = "not nightly"
 """What `make test` selects."""
-FEWER: Final = ("ODFD_ENGINE_RUNS", "ODFD_FUZZ", "ODFD_SIM_SEEDS")
+FEWER: Final = ("ODF_ENGINE_RUNS", "ODF_FUZZ", "ODF_SIM_SEEDS")
 """Environment variables with which a run may try less than `make test` does."""
 _NO_DATA: Final = frozenset({".py", ".pyc", ".typed", ".md"})
 _NAMED: Final = re.compile(r"""["'](\w+(?:\.\w+)+|test_\w+|conftest)["']""")

@@ -269,7 +269,7 @@ def main(argv):
         "files": [file for file in range(1024) if is_open(file)], "place": os.getcwd(), "root": sorted(os.listdir("/")),
         "processes": [name for name in os.listdir("/proc") if name.isdigit()], "uid": os.getuid(),
         "data": resource.getrlimit(resource.RLIMIT_DATA)[0], "nproc": resource.getrlimit(resource.RLIMIT_NPROC)[0],
-        "zygote": os.environ.get("ODFD_TEST_SECRET"),
+        "zygote": os.environ.get("ODF_TEST_SECRET"),
     }), flush=True)
     sys.stdin.read()
     return 0
@@ -338,7 +338,7 @@ async def test_it_has_nothing_of_the_zygote(hatched: Callable[..., Any], monkeyp
     Defence: it joins a new sandbox, gives up all capabilities, closes all files but its own, and takes the filter
     before it computes; the way in is probed as each level is.
     """
-    monkeypatch.setenv("ODFD_TEST_SECRET", "of the node")
+    monkeypatch.setenv("ODF_TEST_SECRET", "of the node")
     zygote = await hatched()
     process = zygote.start(JOB)
     try:
@@ -357,7 +357,7 @@ async def test_it_has_nothing_of_the_zygote(hatched: Callable[..., Any], monkeyp
     assert "home" not in found["root"]
     assert len(found["processes"]) == 3, "bubblewrap, the holder and itself"
     assert found["zygote"] is None
-    assert "ODFD_TEST_SECRET" not in found["environ"]
+    assert "ODF_TEST_SECRET" not in found["environ"]
 
 
 async def test_it_ends_with_its_sandbox_and_its_sandbox_with_it(hatched: Callable[..., Any]) -> None:

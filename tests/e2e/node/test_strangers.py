@@ -305,11 +305,11 @@ def test_a_daemon_that_dials_back_is_no_weapon_and_serves_whom_strangers_name(
 
 # Mutated requests over HTTP and Flight SQL to a daemon: each is answered in words or ends its connection, and
 # afterwards the same processes answer.
-# ``ODFD_FUZZ`` says how many are sent, ``ODFD_FUZZ_SEED`` which. A question that is well formed costs a process of
+# ``ODF_FUZZ`` says how many are sent, ``ODF_FUZZ_SEED`` which. A question that is well formed costs a process of
 # the node: of those one in fifty is asked.
 
-MUTANTS = int(os.environ.get("ODFD_FUZZ", "0")) or 400
-SEED = int(os.environ.get("ODFD_FUZZ_SEED", "1"))
+MUTANTS = int(os.environ.get("ODF_FUZZ", "0")) or 400
+SEED = int(os.environ.get("ODF_FUZZ_SEED", "1"))
 ASKED = 50
 ASKING = ("CommandStatementQuery", "TicketStatementQuery", "ActionCreatePreparedStatementRequest")
 """Messages of which a process of the node is wanted."""

@@ -1,6 +1,6 @@
 """The law, on random histories: any grouping, interleaving, lateness, restart, kill or lost checkpoint, one output.
 
-A run a shape, sixty each night, two thousand in ``make soak`` (``ODFD_ENGINE_RUNS``). A run is a random history under a
+A run a shape, sixty each night, two thousand in ``make soak`` (``ODF_ENGINE_RUNS``). A run is a random history under a
 random schedule with random troubles; its rows, in order, must be the oracle's, its state that of other routes to the
 same cut.
 
@@ -11,7 +11,7 @@ what Spark makes of a text is then not what is tried, it is how the engine feeds
 and what it does with its answers. The plan is always Spark's own: each text is analysed by the real one. A brief run
 of each shape is also done on the real Spark, against the same oracle, which holds the two engines to one meaning.
 
-A run that failed is had again with ``ODFD_ENGINE_FIRST_RUN=<number> ODFD_ENGINE_RUNS=1``.
+A run that failed is had again with ``ODF_ENGINE_FIRST_RUN=<number> ODF_ENGINE_RUNS=1``.
 Spec: docs/spec/engine-semantics.md#law, #conformance.
 """
 

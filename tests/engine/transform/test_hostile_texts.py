@@ -46,9 +46,9 @@ COLUMNS = pa.schema(
         *(("k", pa.string()), ("v", pa.int64())),
     ]
 )
-MUTANTS = int(os.environ.get("ODFD_FUZZ", "0")) or share(300)
-FIRST_MUTANT = int(os.environ.get("ODFD_FUZZ_FIRST", "0"))
-"""Mutated queries, and the seed of the first; a long run sets ODFD_FUZZ, and goes on from ODFD_FUZZ_FIRST."""
+MUTANTS = int(os.environ.get("ODF_FUZZ", "0")) or share(300)
+FIRST_MUTANT = int(os.environ.get("ODF_FUZZ_FIRST", "0"))
+"""Mutated queries, and the seed of the first; a long run sets ODF_FUZZ, and goes on from ODF_FUZZ_FIRST."""
 
 ACTS = {
     "execute immediate": "execute immediate 'insert overwrite directory \"{marker}\" using parquet select 1'",
@@ -575,7 +575,7 @@ def judged(handler, seed):
 def test_mutated_queries_are_answered_and_the_engine_stays(handler, spark_root):
     """Attack T-QUERY-02: arbitrary query text.
 
-    Defence: mutated queries: each gets an answer, and the JVM stays the same; ODFD_FUZZ sets how many.
+    Defence: mutated queries: each gets an answer, and the JVM stays the same; ODF_FUZZ sets how many.
 
     Each has a verdict; what is wrong is said in words: nobody sees an exception. Several at a time, as they come: a
     judgement waits for its JVM most of the time.

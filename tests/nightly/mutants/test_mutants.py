@@ -50,11 +50,11 @@ MUTANTS: Final = rows()
 
 def run(tests: Sequence[str], folder: Path, mutant: tuple[str, str] | None = None) -> Outcome:
     report = folder / "report.json"
-    environment = {key: value for key, value in os.environ.items() if not key.startswith(("PYTEST_", "ODFD_FAULT_"))}
+    environment = {key: value for key, value in os.environ.items() if not key.startswith(("PYTEST_", "ODF_FAULT_"))}
     environment |= {
         "PYTHONPATH": str(HOOK),
-        "ODFD_MUTANT": json.dumps(mutant) if mutant else "",
-        "ODFD_MUTANT_REPORT": str(report),
+        "ODF_MUTANT": json.dumps(mutant) if mutant else "",
+        "ODF_MUTANT_REPORT": str(report),
     }
     options = ("-q", "-x", "-n0", "-p", "mutant", "-m", "not nightly", "--tb=short")
     command = (sys.executable, "-m", "pytest", *options, f"--basetemp={folder / 'kept'}", *tests)

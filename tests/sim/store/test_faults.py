@@ -451,12 +451,12 @@ def test_what_was_promised_is_there_whenever_the_power_fails(
 # Seeded lives of a store, each with one fault: killed, power or disk failed, full, cut short, unreadable.
 # Whatever happened, the store reopens in the state before or after the operation that was hit, everything in it is
 # whole, nothing staged is left, and the rest of the program runs to the same end as if nothing had been.
-# ODFD_FAULT_RUNS=5000 makes it a long run.
+# ODF_FAULT_RUNS=5000 makes it a long run.
 
-RUNS = int(os.environ.get("ODFD_FAULT_RUNS", "36"))
+RUNS = int(os.environ.get("ODF_FAULT_RUNS", "36"))
 SEED = 7
 """A life that comes through most steps."""
-REPORT = os.environ.get("ODFD_FAULT_REPORT")
+REPORT = os.environ.get("ODF_FAULT_REPORT")
 """A folder for what was hit how often, when a long run wants to tell."""
 
 

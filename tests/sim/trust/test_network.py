@@ -367,7 +367,7 @@ def test_each_rule_is_missed(monkeypatch: pytest.MonkeyPatch, rule: str) -> None
         hold(range(SEEDS), world)
     assert found.value.promise in promises.split()
     monkeypatch.undo()
-    (seed,) = (int(note.partition("=")[2]) for note in found.value.__notes__ if note.startswith("ODFD_SIM_SEED"))
+    (seed,) = (int(note.partition("=")[2]) for note in found.value.__notes__ if note.startswith("ODF_SIM_SEED"))
     hold([seed], world)
 
 

@@ -272,7 +272,7 @@ def test_digests_are_made_for_a_run_that_takes_in_the_suite_alone(
         {"keyword": "one"},
         {"deselect": [FIRST]},
         {"hypothesis_profile": "quick"},
-        {"environ": {"ODFD_ENGINE_RUNS": "1"}},
+        {"environ": {"ODF_ENGINE_RUNS": "1"}},
         {"arguments": (f"{FIRST}::one",)},
     ],
 )

@@ -21,7 +21,7 @@ from engines.flight.server import ACTIONS, MAX_BATCH, FlightSqlServer, RunningAn
 from engines.flight.service import HELD_SECONDS, MOST_HELD, MOST_STATEMENTS, FlightSql
 from worlds.mutation import walk
 
-MUTANTS = int(os.environ.get("ODFD_FUZZ", "0")) or 2000
+MUTANTS = int(os.environ.get("ODF_FUZZ", "0")) or 2000
 PIN = {"name": "x", "id": "did:odf:x", "block": "f00", "sequenceNumber": 3, "at": ""}
 
 
@@ -216,10 +216,10 @@ def test_what_is_not_spoken_is_refused_by_name(name: str, word: str) -> None:
 def test_mutated_flight_messages_are_answered_in_words() -> None:
     """Attack T-BYTES-01: mutated messages of Flight SQL.
 
-    Defence: parsed under limits in a process without data, keys or network; each gets an answer; ODFD_FUZZ sets how
+    Defence: parsed under limits in a process without data, keys or network; each gets an answer; ODF_FUZZ sets how
     many.
 
-    Commands, tickets and actions; ODFD_FUZZ says how many of each kind.
+    Commands, tickets and actions; ODF_FUZZ says how many of each kind.
     """
     service, _, _ = made()
     handle, _, _ = service.prepare("select ?, ?", "t")

@@ -253,7 +253,7 @@ def test_a_spreadsheet_is_refused_as_well(tmp_path: Path) -> None:
 # The oracles are DuckDB's own: the names that it looks for outside of WITH, and its plan by another way than that
 # by which the check has it. Then the statement runs where paths and files hold a secret.
 
-MUTANTS = int(os.environ.get("ODFD_FUZZ", "0")) or 300
+MUTANTS = int(os.environ.get("ODF_FUZZ", "0")) or 300
 LIMITS = SessionLimits(memory=128 << 20, temporary=64 << 20, threads=1)
 SCHEMA = pa.schema({"op": pa.int32(), "city": pa.string(), "people": pa.int64()})
 ROWS = pa.table({"op": pa.array([0, 0], pa.int32()), "city": ["graz", "linz"], "people": [1, 2]}, schema=SCHEMA)
@@ -261,7 +261,7 @@ CANARY = "canary"
 """Name of files in the folders of the query; statements know it."""
 SECRET = "nightingale"
 """A word in all paths, and in the files: no statement has it, and no answer may."""
-FIRST = int(os.environ.get("ODFD_FUZZ_FIRST", "0"))
+FIRST = int(os.environ.get("ODF_FUZZ_FIRST", "0"))
 """Mutated statements, and the seed of their lot, from which a long run goes on."""
 SECONDS = 0.5
 """Seconds after which a mutant that does not end is interrupted, and counted."""
@@ -486,7 +486,7 @@ def test_a_statement_too_deep_to_be_read_is_refused(bed: Bed) -> None:
 
 @pytest.mark.slow
 def test_valid_statements_are_accepted_and_read_their_datasets(bed: Bed) -> None:
-    """By lot, with WITHs that hide datasets, catalog and each other; a sixth as many as ODFD_FUZZ says."""
+    """By lot, with WITHs that hide datasets, catalog and each other; a sixth as many as ODF_FUZZ says."""
     lot = random.Random(FIRST)
     grammar = Grammar(lot)
     hidden = 0
@@ -513,7 +513,7 @@ def test_mutated_statements_read_their_slices_alone(bed: Bed) -> None:
     tables of the query, permitted table functions, and what computes from these is refused; names in the text must be
     those of the parse tree.
 
-    ODFD_FUZZ says how many.
+    ODF_FUZZ says how many.
     """
     lot = random.Random(FIRST)
     grammar, grown = Grammar(lot), list[str]()

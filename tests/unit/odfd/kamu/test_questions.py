@@ -30,7 +30,7 @@ from odfd.site.requests import is_question
 from odfd.site.server import VISITOR
 from worlds.mutation import walk
 
-MUTANTS = int(os.environ.get("ODFD_FUZZ", "0")) or 500
+MUTANTS = int(os.environ.get("ODF_FUZZ", "0")) or 500
 BATCH = pa.record_batch({"n": [2**60, None], "t": pa.array([0, 1], pa.timestamp("us", "UTC")), "s": ["a", "ü"]})
 DATASET = DatasetId.from_public_key(b"d" * 32)
 BLOCK = Multihash.sha3_256(b"block")
@@ -309,9 +309,9 @@ async def test_each_question_is_of_the_block_that_it_comes_from() -> None:
 async def test_mutated_http_requests_are_answered_in_words() -> None:
     """Attack T-BYTES-01: mutated requests over HTTP.
 
-    Defence: parsed under limits into values; each gets an answer; ODFD_FUZZ sets how many.
+    Defence: parsed under limits into values; each gets an answer; ODF_FUZZ sets how many.
 
-    Bodies and query strings; ODFD_FUZZ says how many of each.
+    Bodies and query strings; ODF_FUZZ says how many of each.
     """
     body = json.dumps({
         "query": "select 1", "queryDialect": "SqlDataFusion", "dataFormat": "JsonAoS", "include": ["Input"], "skip": 0,
