@@ -38,6 +38,7 @@ from odfd.cli.kinds import with_state
 from odfd.control import calls, wire
 from odfd.control.client import ControlClient
 from odfd.network.invitation import read_invitation
+from odfd.resources import registry
 from p2p.identity import peer_of_did
 from p2p.peers.book import UNRELIABLE
 from worlds import siege_attacks, siege_doors, siege_host
@@ -220,7 +221,7 @@ class Town:
                 self.over.wait(COMMAND)
 
     def connected(self, number: int) -> set[str]:
-        told = self.client(number).get("/net/v1alpha1/peers", wire.ResourceList).value.items
+        told = self.client(number).do(calls.resources_all(registry.PEER)).value.items
         return {peer.name for peer in told if peer.state(wire.PeerState).connected}
 
     def weigh(self) -> None:

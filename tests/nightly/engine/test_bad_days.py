@@ -18,7 +18,7 @@ from engines.provision.host import HostEngine, SparkOptions, spark_engine
 from engines.provision.settings import WarmthLimits
 from engines.request_control import CallLimits
 from odfd.transform.driver import Committed, run_transform
-from odfd.transform.execute import Rejected
+from odfd.transform.plan import Rejected
 from worlds import transform_world
 from worlds.eventually import ENGINE_START
 from worlds.processes import computed, names_of
@@ -63,7 +63,7 @@ class Day:
         while waiting:
             pid = waiting.pop()
             if "java" in Path(f"/proc/{pid}/cmdline").read_text().split("\0")[0]:
-                return int(pid)  # type: ignore[arg-type]
+                return int(pid)
             for task in Path(f"/proc/{pid}/task").iterdir():
                 waiting += [int(child) for child in (task / "children").read_text().split()]
         return self.contained_jvm()
@@ -94,7 +94,7 @@ async def day(tmp_path: Path) -> AsyncIterator[Day]:
     )
     host = await spark_engine(options, os.environ, lambda *_: None)
     async with trio.open_nursery() as nursery:
-        await nursery.start(host.engine.run)  # type: ignore[arg-type]
+        await nursery.start(host.engine.run)
         yield Day(tmp_path, host)
         nursery.cancel_scope.cancel()
 

@@ -26,14 +26,6 @@ pytestmark = [
 ]
 
 
-@pytest.fixture
-def make_small(make_daemon: Callable[[str], Daemon]) -> Callable[[str], Daemon]:
-    def make(name: str) -> Daemon:
-        return make_daemon(name, small=True)
-
-    return make
-
-
 def address(kubo: Any) -> str:
     place = urlsplit(kubo.api)
     return f"/ip4/{place.hostname}/tcp/{place.port}/http"
@@ -75,13 +67,13 @@ def read_and_added(hers: str, his: str, said: dict[str, Any], folder: Path) -> s
 
 
 async def test_it_reads_what_is_published_and_adds_what_is_mirrored(
-    make_small: Callable[..., Any], tmp_path: Path
+    make_daemon: Callable[..., Daemon], tmp_path: Path
 ) -> None:
     in_thread = trio.to_thread.run_sync
     async with foreign.open_kubo(tmp_path / "ka") as hers, foreign.open_kubo(tmp_path / "kb") as his:
         alice, carol = (
-            make_small("a", ODFD_IPFS_API=hers.api, ODFD_P2P_LISTEN=""),
-            make_small("c", ODFD_P2P_LISTEN=""),
+            make_daemon("a", small=True, ODFD_IPFS_API=hers.api),
+            make_daemon("c", small=True),
         )
         said = await in_thread(published, alice, tmp_path)
         root = await in_thread(read_and_added, address(hers), address(his), said, tmp_path / "got")

@@ -1,7 +1,7 @@
 """Runs pytest with one file of the product replaced: a plugin, since plugins are loaded before anything of the tree.
 
-What of the environment it reads: ``ODFD_MUTANT`` is a JSON array of the file's path and the source to run in its place,
-or empty for none; ``ODFD_MUTANT_REPORT`` is the file that it writes at the end: whether the replaced source was run,
+What of the environment it reads: ``ODF_MUTANT`` is a JSON array of the file's path and the source to run in its place,
+or empty for none; ``ODF_MUTANT_REPORT`` is the file that it writes at the end: whether the replaced source was run,
 and the first exception of each test that failed.
 """
 
@@ -29,12 +29,12 @@ def _replace(path: str, source: str) -> None:
         if os.path.realpath(loader.path) != path:
             return real(loader, name)
         _ran.append(name)
-        return loader.source_to_code(source.encode(), path)  # type: ignore[no-any-return]  # never as bytecode
+        return loader.source_to_code(source.encode(), path)  # never as bytecode
 
-    SourceFileLoader.get_code = get_code  # type: ignore[method-assign]
+    SourceFileLoader.get_code = get_code
 
 
-if given := os.environ.get("ODFD_MUTANT"):
+if given := os.environ.get("ODF_MUTANT"):
     _replace(*json.loads(given))
 
 
@@ -62,4 +62,4 @@ def _leaves(error: BaseException) -> list[type[BaseException]]:
 
 def pytest_sessionfinish(exitstatus: int) -> None:
     told = {"ran": bool(_ran), "failed": _failed}
-    Path(os.environ["ODFD_MUTANT_REPORT"]).write_text(json.dumps(told))
+    Path(os.environ["ODF_MUTANT_REPORT"]).write_text(json.dumps(told))
