@@ -136,24 +136,44 @@ WANTED = {
 """What each of them is told to have left; the others are told nothing."""
 
 
-def test_who_leaves_something_fails_by_name_and_the_next_passes(tmp_path: Path) -> None:
-    (tmp_path / "test_all.py").write_text(TESTS)
+def watched(folder: Path, tests: str, *before: str) -> str:
+    """Runs tests with owners in a process of its own, behind other commands. Returns what it said."""
+    (folder / "test_all.py").write_text(tests)
     options = ["-p", "worlds.leaks", "-p", "no:cacheprovider", "-c", "/dev/null", "--rootdir=.", "-n0", "--tb=short"]
     environ = {"PYTHONPATH": str(Path(leaks.__file__).parents[1]), "PATH": "/usr/bin:/bin"}
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", *options, "-W", "error", "test_all.py"],
+    return subprocess.run(
+        [*before, sys.executable, "-m", "pytest", *options, "-W", "error", "test_all.py"],
         capture_output=True,
         text=True,
         timeout=PATIENCE,
         env=environ,
-        cwd=tmp_path,
+        cwd=folder,
         check=False,
-    )
-    told = dict(re.findall(r"ERROR at teardown of test_(\w+) _+\nleft behind: (.*)", done.stdout))
-    assert told.keys() == WANTED.keys(), done.stdout
+    ).stdout
+
+
+def test_who_leaves_something_fails_by_name_and_the_next_passes(tmp_path: Path) -> None:
+    said = watched(tmp_path, TESTS)
+    told = dict(re.findall(r"ERROR at teardown of test_(\w+) _+\nleft behind: (.*)", said))
+    assert told.keys() == WANTED.keys(), said
     assert not [(name, what) for name, what in told.items() if not re.fullmatch(WANTED[name], what)]
     ran = TESTS.count("def test_")
-    assert f"1 failed, {ran - 1} passed, {len(WANTED)} errors" in done.stdout
+    assert f"1 failed, {ran - 1} passed, {len(WANTED)} errors" in said
+
+
+READS = """
+import io, signal
+from pyarrow import csv
+
+def test_reads():
+    before = signal.signal(signal.SIGTERM, lambda *_: None)
+    csv.read_csv(io.BytesIO(b"a\\n1\\n"))
+    signal.signal(signal.SIGTERM, before)
+"""
+
+
+def test_no_test_is_blamed_for_the_pipe_of_arrow_in_the_background(tmp_path: Path) -> None:
+    assert "1 passed in" in watched(tmp_path, READS, "env", "--ignore-signal=INT")
 
 
 # Parts of a machine: the table is whole, each skip of the tests has a row, and a required part fails what skips.
