@@ -15,7 +15,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from chain.data.parquet import write_slice
@@ -98,7 +98,15 @@ def rows_of(table: pa.Table) -> list[tuple[Any, ...]]:
     return [tuple(plain(value) for value in row.values()) for row in table.to_pylist()]
 
 
+def _row(k: int, x: float) -> tuple[Any, ...]:
+    return "Graz", k, x, None, None, None
+
+
 @settings(max_examples=share(25))
+@example(
+    tables=[[_row(1, -2.25), _row(2, math.nan)], []],
+    asked=["select k from a where x > 0.25", "select x > 0.25 as v from a", "select max(x) as v from a"],
+)
 @given(tables=TABLES, asked=st.lists(questions(), min_size=1, max_size=4))
 def test_both_engines_give_the_same_rows(jvm: Any, tables: list[list[Any]], asked: list[str]) -> None:
     handler = SparkHandler(

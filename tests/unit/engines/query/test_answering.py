@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -389,6 +390,38 @@ def test_footers_of_a_few_slices_are_kept_while_a_query_is_planned(slices: Slice
     assert answering.run(prepared, [view], [0], None).read_all().to_pylist() == [{"n": count}]
     setting = answering._connection.execute("select current_setting('parquet_metadata_cache')").fetchall()
     assert setting == [(kept,)]
+
+
+NOT_A_NUMBER = {
+    "x": pa.array([-2.25, math.nan]),
+    "f": pa.array([-2.25, math.nan], pa.float32()),
+    "list": pa.array([[-2.25], [math.nan]]),
+    "struct": pa.array([{"y": -2.25}, {"y": math.nan}]),
+}
+"""A row of a number and one of NaN, which Parquet's statistics leave out."""
+
+
+@pytest.mark.parametrize("slice_count", [1, 2])
+@pytest.mark.parametrize("value", ["x", "f", "list[1]", "struct.y"])
+def test_nan_is_above_all_numbers(slices: Slices, value: str, slice_count: int) -> None:
+    table = pa.table({"offset": [0, 1], **NOT_A_NUMBER})
+    for _ in range(slice_count):
+        slices.write(table)
+    expected = {
+        f'select "offset" from t where {value} > 0.25': [(1,)],
+        f'select "offset" from t where {value} <= -2.25': [(0,)],
+        f'select "offset" from t where {value} <> -2.25': [(1,)],
+        f"select \"offset\" from t where {value} = 'nan'": [(1,)],
+        f"select nullif({value}, 'nan') is null from t": [(False,), (True,)],
+        f"select {value} > 0.25 from t": [(False,), (True,)],
+        f"select isnan({value}) from t": [(False,), (True,)],
+    }
+    schema = table.schema.serialize().to_pybytes()
+    assert {sql: slices.ask(sql, schema=schema) for sql in expected} == {
+        sql: rows * slice_count for sql, rows in expected.items()
+    }
+    assert slices.ask(f"select isnan(max({value})) from t", schema=schema) == [(True,)]
+    assert slices.ask(f"select min({value}) from t", schema=schema) == [(-2.25,)]
 
 
 @pytest.mark.slow
