@@ -58,6 +58,7 @@ ROWS: Final[Mapping[str, str]] = MappingProxyType(
         "memory": "bench.node",
         "datasets": "bench.many_datasets",
         "pull": "bench.pulls",
+        "parts": "bench.pulls",
         "pushes": "bench.pushes",
         "bucket": "bench.buckets",
         "live": "bench.live_collections",

@@ -37,10 +37,15 @@ trio.run(main)
 
 
 @contextmanager
-def daemon(folder: Path, settings: str = "", wait: Callable[[Node], None] | None = None) -> Iterator[Node]:
+def daemon(
+    folder: Path,
+    settings: str = "",
+    wait: Callable[[Node], None] | None = None,
+    program: tuple[str, ...] = (sys.executable, "-c", _ENTRY.format("daemon.main", "main")),
+) -> Iterator[Node]:
     """Runs one node of this tree. ``wait``: the condition to wait for instead of its first answer."""
     node = Node("bench", "bench", folder / "node", _LISTEN + settings)
-    node.program = (sys.executable, "-c", _ENTRY.format("daemon.main", "main"))
+    node.program = program
     node.environment = {"PYTHONPATH": str(TREE), "ODFD_FLOWS_FOLLOW": "false"}
     if wait is None:
         node.start()

@@ -1,14 +1,16 @@
 """Measures the wait for a pull of a thousand new rows: a root, a map of it, a daily window of it, by a running node.
 
 Against the same command when there is nothing new, which is all that is not work: Python's start, the request, the
-daemon's look at the chains.
+daemon's look at the chains. And what the same pull spends its time on beside the engine.
 """
 
 from __future__ import annotations
 
 import json
 import statistics
-from collections.abc import Iterator
+import sys
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
 from itertools import count
 from pathlib import Path
 from typing import Final
@@ -16,6 +18,7 @@ from typing import Final
 from bench.machine import spent_below
 from bench.measure import Row, Side, Size, seconds
 from bench.node import daemon, odfctl
+from bench.probes import PARTS, WHOLE
 from chain import instant
 from chain.instant import Instant
 from demo.nodes import Node
@@ -71,6 +74,71 @@ def measure_pull(size: Size, folder: Path) -> list[Row]:
     with daemon(folder, _SETTINGS.format(str(size.quick).lower())) as node:
         _declare(node, folder, files)
         return [_measured(name, node, days, size) for name in ("root", "map", "window")]
+
+
+REST: Final = "the rest"
+_SAID: Final[Mapping[str, str]] = {
+    "odfctl": "Python's start, the request, the task, the answer",
+    "plan": "the state of the chains, and the engine's request",
+    "fetch": "the look at the source, and a copy of its new file",
+    "preparation": "checks of the copy",
+    "links": "folders of the engine, hard links to its inputs, copies of its outputs",
+    "engine": "gRPC, and the engine's own work",
+    "hashes": "both hashes and the schema of what it wrote",
+    "objects": "the slice becomes an object, synced",
+    "draft": "the block, its rules and its tree",
+    "database": "SQLite's transaction, synced",
+    "signature": "of the head, in a journal that is synced",
+    "announcement": "the record of the head, and who is told",
+    REST: "changes of threads, locks and reports",
+}
+"""Parts of a pull, in words."""
+
+
+def measure_parts(size: Size, folder: Path) -> list[Row]:
+    """Measures the parts of such a pull in turn, each without those inside it, against the whole command."""
+    files, spent = folder / "files", folder / "parts"
+    files.mkdir()
+    days = _days(files)
+    program = (sys.executable, "-m", "bench.probes", str(spent))
+    with daemon(folder, _SETTINGS.format(str(size.quick).lower()), program=program) as node:
+        _declare(node, folder, files)
+        return [row for name in ("root", "map", "window") for row in _parts(name, node, days, size, spent)]
+
+
+def _parts(name: str, node: Node, days: Iterator[int], size: Size, spent: Path) -> list[Row]:
+    pull = odfctl(node, "-o", "json", "-q", "pull", name)
+    inputs = [] if name == "root" else [odfctl(node, "pull", "root")]
+    rounds, warm = size.pick(1, 25), size.pick(2, 15)
+    whole: list[float] = []
+    costs: dict[str, list[float]] = defaultdict(list)
+    for _ in range(warm + rounds):
+        next(days)
+        for each in inputs:
+            each()
+        spent.write_bytes(b"")
+        whole.append(seconds(lambda: _check(pull(), is_new=True)))
+        parts = _read_parts(spent)
+        pulled = sum(parts.values())
+        parts[REST] = parts.pop(WHOLE)
+        parts["odfctl"] = whole[-1] - pulled
+        for part in _SAID:
+            costs[part].append(parts.get(part, 0.0))
+    peer = Side(name=f"odfctl pull {name}", costs=tuple(whole[warm:]))
+    return [
+        Row(name=f"{name}: {part}", measures=said, ours=Side(name=part, costs=tuple(costs[part][warm:])), peer=peer)
+        for part, said in _SAID.items()
+        if any(costs[part])
+    ]
+
+
+def _read_parts(file: Path) -> dict[str, float]:
+    """Returns seconds by part."""
+    found = dict.fromkeys(PARTS, 0.0)
+    for line in file.read_text().splitlines():
+        part, _, nanoseconds = line.partition("\t")
+        found[part] += int(nanoseconds) / 1e9
+    return found
 
 
 def _measured(name: str, node: Node, days: Iterator[int], size: Size) -> Row:
