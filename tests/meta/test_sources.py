@@ -42,7 +42,6 @@ EXCEPT: Final = {
     "test_every_row_with_spark_can_be_measured": "the last net around a whole bench",
     "test_peers": "a stranger who waits for no answer",
     "test_the_publisher_on_a_slow_line_gives_two_copies_at_most": "tells how long it took",
-    "test_who_leaves_at_any_moment_leaves_nothing_open": "leaves at a moment, whichever",
     "scripted_engine": "an engine that takes as long as it is told",
     "besieger": "a siege lasts as long as it is told",
     "siege_attacks": "a siege lasts as long as it is told",
