@@ -65,7 +65,7 @@ def _copy(root: Path, programs: list[str]) -> None:
     shell.symlink_to(shutil.which("dash") or "dash")
 
 
-def of_this_test(prefix: str) -> list[str]:
-    """Names of the containers that there are, running or not."""
-    shown = ["podman", "ps", "--all", "--format", "{{.Names}}", "--filter", f"name={prefix}"]
+def containers(which: str) -> list[str]:
+    """Names of the containers that podman's filter fits, running or not: another suite on this machine has its own."""
+    shown = ["podman", "ps", "--all", "--format", "{{.Names}}", "--filter", which]
     return subprocess.run(shown, check=True, capture_output=True, text=True).stdout.split()

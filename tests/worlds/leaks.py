@@ -28,6 +28,8 @@ import pytest
 LASTING: Final = ("pytest_timeout ", "hand to the disk")
 """What threads of nobody are called: the suite's own time-out ends after a test's teardown, and the sinks of mirrors
 share a pool for as long as the process lives."""
+CLOSING: Final = "(cancel_all_calls_after_grace)"
+"""The end of the name of gRPC's thread that closes a server: it ends a few instructions after who waits for it."""
 POLLS: Final = ("anon_inode:[eventpoll]", "anon_inode:[eventfd]")
 """What gRPC and Arrow make when they are first used, and keep."""
 LISTENS: Final = {"tcp": "0A", "tcp6": "0A", "unix": "00010000"}
@@ -54,7 +56,8 @@ def _children() -> Iterator[Left]:
 def _threads() -> Iterator[Left]:
     for thread in threading.enumerate():
         is_over = isinstance(thread, threading.Timer) and thread.finished.is_set()
-        is_of_nobody = thread.daemon or thread.name.startswith(LASTING) or thread is threading.main_thread()
+        is_closing = thread.name.startswith(LASTING) or thread.name.endswith(CLOSING)
+        is_of_nobody = thread.daemon or is_closing or thread is threading.main_thread()
         if not is_over and not is_of_nobody:
             yield "thread", thread, thread.name
 

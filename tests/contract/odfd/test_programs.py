@@ -33,7 +33,8 @@ from odfd.ingest.fetch.dispatch import check_fetch, fetch
 from odfd.ingest.fetch.source import ETAG, Fetched, FetchJob, Unchanged
 from odfd.ingest.refetch import confine
 from odfd.ingest.settings import PATIENCE, CommandSandbox, FormerContainers, IngestSettings, PipeMode
-from worlds.containers import image_of_programs, of_this_test
+from worlds.containers import containers as containers_now
+from worlds.containers import image_of_programs
 from worlds.eventually import became
 from worlds.sources import examples, prepare, source
 
@@ -196,10 +197,13 @@ class Program:
         try:
             found = trio.run(fetch, step, self.job(network, **more))
         finally:
-            assert not of_this_test("odfd-fetch-"), "it is gone, however it ended"
+            assert not self.containers(), "it is gone, however it ended"
         if isinstance(found, Fetched):
             self.state = found.state
         return found
+
+    def containers(self) -> list[str]:
+        return containers_now(f"label={label_of(self.folder)}")
 
     def said(self, script: str, *words: str, **more: Any) -> str:
         return self.fetch(script, *words, **more).path.read_text()
@@ -338,12 +342,13 @@ def test_what_outlived_a_killed_node_ends_with_the_next_fetch(program: Program) 
 
     async def left() -> None:
         await trio.run_process(
-            ["podman", "run", "--detach", "--name", name, "--network=none", "--ulimit=nofile=1024:1024",
-             "--ulimit=nproc=1024:1024", program.image, "sleep", "1000"], capture_stdout=True
+            ["podman", "run", "--detach", "--name", name, "--label", label_of(program.folder), "--network=none",
+             "--ulimit=nofile=1024:1024", "--ulimit=nproc=1024:1024", program.image, "sleep", "1000"],
+            capture_stdout=True,
         )  # fmt: skip
 
     trio.run(left)
-    assert of_this_test("odfd-fetch-") == [name]
+    assert program.containers() == [name]
     assert program.said("echo a") == "a\n"
 
 
@@ -369,7 +374,7 @@ def test_what_a_killed_life_left_is_removed_and_what_others_have_stays(program: 
 
     try:
         assert trio.run(left) == 2
-        assert of_this_test(name) == [f"{name}-2"]
+        assert containers_now(f"name={name}") == [f"{name}-2"]
     finally:
         subprocess.run(["podman", "rm", "--force", "--ignore", f"{name}-2"], check=True, capture_output=True)
 
@@ -382,11 +387,11 @@ def test_a_cancelled_fetch_leaves_no_container(program: Program) -> None:
         printed = job.folder / "printed"
         async with trio.open_nursery() as nursery:
             nursery.start_soon(fetch, step, job)
-            await became(lambda: printed.is_file() and bool(of_this_test("odfd-fetch-")))
+            await became(lambda: printed.is_file() and bool(program.containers()))
             nursery.cancel_scope.cancel()
 
     trio.run(cancelled)
-    assert of_this_test("odfd-fetch-") == []
+    assert program.containers() == []
     assert not list(program.folder.rglob("variables"))
 
 
