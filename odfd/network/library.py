@@ -369,8 +369,11 @@ class ServingLibrary:
 
     def _names(self, dataset: DatasetId, name: Multihash) -> bool:
         """Whether this asker may have an object as one of a dataset; of a private one as of an absent one."""
-        named = self._find_naming(name)
-        return bool(self._public_of([dataset])) and any(each == dataset for each, _ in named)
+        if not self._public_of([dataset]):
+            return False
+        if self._terms.swarm is not None:
+            self._terms.swarm.arriving.of(dataset)  # asks policy: what is under way is found by its last answer
+        return any(each == dataset for each, _ in self._find_naming(name))
 
     def _part_under_way(self, name: Multihash, offset: int, into: memoryview) -> tuple[int, int] | None:
         """Of an object whose pieces come in any order; ``None``: it is none of these."""

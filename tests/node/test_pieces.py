@@ -17,7 +17,6 @@ from odfd.control import wire
 from odfd.mirrors import object_fetcher, piece_fetcher, swarm_fetcher
 from odfd.network import swarm_parts
 from p2p.driver.replication import ReplicationDriver
-from p2p.machines.swarm import OF_ONE
 from p2p.ports import PartsAsk, PeerId, PiecesAsk, Tip
 from p2p.wire import swarm
 from p2p.wire.swarm import PieceList, piece_count, sign_list
@@ -80,27 +79,32 @@ def counts(node: Node) -> Any:
     return node.parts.arriving.counts
 
 
+@pytest.mark.parametrize("asks_for_parts", [True, False])
 async def test_pieces_go_from_mirror_to_mirror(
-    world: World, taken: Counter[tuple[str, str]], monkeypatch: pytest.MonkeyPatch
+    world: World, taken: Counter[tuple[str, str]], monkeypatch: pytest.MonkeyPatch, asks_for_parts: bool
 ) -> None:
-    """The publisher gives each piece once before one has gone from mirror to mirror."""
-    fetch, passed_on, begun = ReplicationDriver.fetch_object, trio.Event(), 0
-    waiting: Counter[str] = Counter()
+    """The publisher gives each a third before a piece has gone from mirror to mirror, also where nobody asks for more
+    than pieces."""
+    fetch, passed_on = ReplicationDriver.fetch_object, trio.Event()
+    begun: Counter[str] = Counter()
 
     async def seldom(self: ReplicationDriver, peers: Sequence[PeerId], name: Any, size: int, *more: Any) -> None:
-        nonlocal begun
         if peers[0] == alice.member.peer_id:
-            begun += 1
-            # A mirror that has heard of the publisher alone waits for it with all that it may have on its way at once,
-            # and takes nothing from others then: it waits in vain for some only.
-            if begun > piece_count(size) and waiting[self.peer_id] < OF_ONE:
-                waiting[self.peer_id] += 1
+            begun[self.peer_id] += 1
+            if begun[self.peer_id] > piece_count(size) // 3:
                 await passed_on.wait()
         await fetch(self, peers, name, size, *more)
         if peers[0] != alice.member.peer_id:
             passed_on.set()
 
+    async def told_of_none(self: ReplicationDriver, peer: PeerId, ask: PartsAsk) -> None:
+        pass
+
+    if not asks_for_parts:
+        monkeypatch.setattr(ReplicationDriver, "ask_parts", told_of_none)
     monkeypatch.setattr(ReplicationDriver, "fetch_object", seldom)
+    # Whoever waits for the publisher has room for what others give.
+    monkeypatch.setattr("p2p.machines.swarm.AT_ONCE", 100)
     monkeypatch.setattr(swarm_fetcher, "EVERY", 0.2)  # a mirror that had nothing is asked again in two seconds
     async with (
         world.running("alice") as alice,

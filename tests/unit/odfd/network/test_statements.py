@@ -29,6 +29,7 @@ from chain.store.database import Database, open_database
 from chain.store.files import ObjectDamaged
 from chain.store.objects import SMALL, DiskObjects
 from chain.store.sqlite import SqliteChains
+from odfd.datasets.uncommitted_objects import UncommittedObjects
 from odfd.network.forks import MAX_BRANCH, ForkFinder
 from odfd.network.library import PART, REACH_AGE, TOLD_AGE, ServingLibrary, ServingTerms, VerifiedReads
 from odfd.network.statement_quota import NEW_DATASETS, StatementQuota
@@ -385,9 +386,10 @@ def test_no_more_are_looked_at_than_are_told() -> None:
 
 
 class Swarm:
-    """Answers whatever it is asked, and counts it."""
+    """Answers whatever it is asked, and counts it; nothing is on its way."""
 
-    asked = 0
+    def __init__(self) -> None:
+        self.asked, self.arriving = 0, UncommittedObjects()
 
     def parts(self, *_: Any) -> str:
         self.asked += 1
