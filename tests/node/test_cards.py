@@ -619,15 +619,20 @@ async def _found(node: Node) -> tuple[wire.CardView, ...]:
     return (await node.api.search.search(wire.SearchRequest())).found
 
 
+async def _announced(node: Node) -> tuple[wire.Announced, ...]:
+    return (await node.api.networks.state("wires")).datasets
+
+
 async def test_a_dataset_shows_the_node_that_signed_to_publish_it(world: World) -> None:
     async with world.running("alice", private=True, **named("Graz")) as alice, world.running("bob") as bob:
         await alice.take_in(ROOT, files={"cities.csv": ["2024-01-01T00:00:00Z,Graz,300000"]})
         await alice.publish("cities")
+        await until(bob, sees(bob, alice, "Graz"))
         (found,) = await until(bob, lambda: _found(bob))
         node = wire.PeerName(peer_id=alice.member.peer_id, name="Graz")
         assert found.node == node
         assert (await bob.api.search.card(found.id)).node == node
-        (announced,) = (await bob.api.networks.state("wires")).datasets
+        (announced,) = await until(bob, lambda: _announced(bob))
         assert announced.node == node
         await bob.added(wire.MirrorRequest(source=found.id))
         (mirror,) = await bob.mirrors()
