@@ -576,10 +576,10 @@ async def test_a_step_that_was_running_when_its_chain_turned_is_forgotten(world:
 
         async def given_up() -> None:
             done = await rewrite(alice, "towns", "reset", to=f"#{alice.size('towns') - 2}")
-            late.append(done.head)
             with trio.fail_after(PATIENCE):
                 while head_of(bob, towns) != done.head:
                     await bob.parts.scheduler.get(towns).turned.wait()
+            late.append(done.head)
 
         bob.engine.wrong = turn
         await bob.mirror(alice.dataset("cities"), "cities")
